@@ -1,0 +1,22 @@
+"""The attention core: imports torch and errors, and knows no model.
+
+=============== =======================================================================
+attend          the one function through which every model attends; backend table
+segments        which tokens belong together: uniform, ragged, slots
+masks           which keys a query may attend to; combine with ``&``
+scores          how well a query and a key match
+positions       encodings, rotations, biases
+multihead       MultiHeadAttention: self, cross, grouped heads, cached
+cache           keys and values kept for decoding
+record          see the weights, while the forward pass stays fast
+=============== =======================================================================
+"""
+
+from regard.attention import masks, positions, scores
+from regard.attention.attend import attend
+from regard.attention.cache import KVCache
+from regard.attention.multihead import MultiHeadAttention
+from regard.attention.record import Rows, Site, record
+from regard.attention.segments import Segments
+
+__all__ = ["KVCache", "MultiHeadAttention", "Rows", "Segments", "Site", "attend", "masks", "positions", "record", "scores"]

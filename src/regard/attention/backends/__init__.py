@@ -1,0 +1,1 @@
+"""The kernels behind :func:`regard.attention.attend`. Each serves what its docstring says and refuses the rest."""

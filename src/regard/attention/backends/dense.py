@@ -1,0 +1,95 @@
+"""PyTorch's scaled_dot_product_attention on groups of like lengths: any mask, bias and dropout, dot-product scores.
+
+The default on CPU, and for uniform batches everywhere. Where attention is full or causal over whole sequences no mask is
+made, so that the fused kernels are taken.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention.groups import Group, plan
+from regard.attention.masks import Mask
+from regard.attention.positions import Bias
+from regard.attention.scores import DotScore
+from regard.attention.segments import Segments
+
+
+def run(
+    q_NHK: Tensor,
+    k_MGK: Tensor,
+    v_MGK: Tensor,
+    q_segments: Segments,
+    k_segments: Segments,
+    mask: Mask | None,
+    bias: Bias | None,
+    score: DotScore,
+    dropout_p: float,
+) -> Tensor:
+    """Attend; see :func:`regard.attention.attend` for the arguments."""
+    q_NHK = score.query(q_NHK)
+    layout = plan(q_segments, k_segments)
+    if not layout.groups:
+        return q_NHK.new_zeros(q_NHK.shape[0], q_NHK.shape[1], v_MGK.shape[-1])
+    # Fill-up keys stand behind all real queries, so between equal segments the causal kernel leaves them out by itself.
+    is_causal = bias is None and mask is not None and mask.window() == (-1, 0) and q_segments is k_segments
+    contexts = []
+    laid = (layout.lay_out(q_NHK, "query"), layout.lay_out(k_MGK, "key"), layout.lay_out(v_MGK, "key"))
+    for group, q_BTHK, k_BSGK, v_BSGK in zip(layout.groups, *laid, strict=True):
+        attn_mask = None if is_causal else added(group, mask, bias, q_BTHK)
+        contexts.append(fused(q_BTHK, k_BSGK, v_BSGK, attn_mask, dropout_p, is_causal, score.scale))
+    return layout.take_back(contexts)
+
+
+def added(group: Group, mask: Mask | None, bias: Bias | None, q_BTHK: Tensor) -> Tensor | None:
+    """Make the kernel's mask: bool where there is no bias, otherwise the bias with −inf where nothing may be attended to."""
+    at = group.grid(q_BTHK.shape[2])
+    allowed = group.allowed(mask, at)
+    if bias is None:
+        return allowed
+    bias_BHTS = bias(at).to(q_BTHK.dtype)
+    return bias_BHTS if allowed is None else bias_BHTS.masked_fill(~allowed, float("-inf"))
+
+
+def fused(
+    q_BTHK: Tensor,
+    k_BSGK: Tensor,
+    v_BSGK: Tensor,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+) -> Tensor:
+    """Call the kernel on one dense block.
+
+    Args:
+        q_BTHK: Queries.
+        k_BSGK: Keys.
+        v_BSGK: Values.
+        attn_mask: bool or float, broadcastable to (B, H, T, S), or None.
+        dropout_p: Probability that a weight is dropped.
+        is_causal: Let the kernel leave out keys ahead; T = S.
+        scale: Factor of the dot product; None is 1/√K.
+
+    Returns:
+        context_BTHK; zeros for a query that no key is left for.
+    """
+    shape = (q_BTHK.shape[0], q_BTHK.shape[2], q_BTHK.shape[1], k_BSGK.shape[1])
+    context_BHTK = nn.functional.scaled_dot_product_attention(
+        q_BTHK.transpose(1, 2),
+        k_BSGK.transpose(1, 2),
+        v_BSGK.transpose(1, 2),
+        attn_mask=attn_mask if attn_mask is None else attn_mask.expand(shape),
+        dropout_p=dropout_p,
+        is_causal=is_causal,
+        scale=scale,
+        enable_gqa=q_BTHK.shape[2] != k_BSGK.shape[2],
+    )
+    return context_BHTK.transpose(1, 2)
+
+
+def clear(x_BSGK: Tensor, lengths_B: Tensor) -> Tensor:
+    """Zero the places beyond each length, so that whatever lies there (NaN too) reaches nothing."""
+    beyond_BS = torch.arange(x_BSGK.shape[1], device=x_BSGK.device)[None] >= lengths_B[:, None]
+    return x_BSGK.masked_fill(beyond_BS[:, :, None, None], 0.0)

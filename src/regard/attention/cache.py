@@ -1,0 +1,121 @@
+"""Keys and values kept for decoding: a value that is passed in and returned, never stored on a module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard.attention.segments import Segments
+from regard.errors import ContextError
+
+
+@dataclass(frozen=True, eq=False)
+class KVCache:
+    """Keys and values of B slots.
+
+    The storage is handed on: after ``new = old.append(…)`` use ``new`` alone.
+
+    Attributes:
+        k_BCGK: Keys; only the first ``lengths_B`` places of a slot mean anything.
+        v_BCGK: Values, likewise.
+        lengths_B: int64, filled places.
+        max_len: A bound of the lengths known on the host.
+        even: The host knows that every length is ``max_len``.
+    """
+
+    k_BCGK: Tensor
+    v_BCGK: Tensor
+    lengths_B: Tensor
+    max_len: int
+    even: bool
+
+    @staticmethod
+    def empty(count: int, capacity: int, num_kv_heads: int, head_dim: int, like: Tensor) -> KVCache:
+        """Make slots with nothing in them.
+
+        Args:
+            count: Slots B.
+            capacity: Places C of a slot.
+            num_kv_heads: Key–value heads G.
+            head_dim: Head size K.
+            like: A tensor whose device and dtype the cache has.
+
+        Returns:
+            The cache.
+        """
+        shape = (count, capacity, num_kv_heads, head_dim)
+        lengths_B = torch.zeros(count, dtype=torch.int64, device=like.device)
+        return KVCache(like.new_zeros(shape), like.new_zeros(shape), lengths_B, 0, True)
+
+    @staticmethod
+    def filled(k_MGK: Tensor, v_MGK: Tensor, segments: Segments) -> KVCache:
+        """Lay the keys and values of a batch out as slots, once, for queries that come step by step.
+
+        Args:
+            k_MGK: Keys of all sequences.
+            v_MGK: Values.
+            segments: Which of them belong together.
+
+        Returns:
+            A cache whose capacity is the greatest length.
+        """
+        longest = max(segments.lengths, default=0)
+        cache = KVCache.empty(len(segments), longest, k_MGK.shape[1], k_MGK.shape[2], k_MGK)
+        return cache.append(k_MGK, v_MGK, segments)
+
+    @property
+    def segments(self) -> Segments:
+        """The slots, as what attention is told."""
+        segments = Segments.slots(self.lengths_B, self.k_BCGK.shape[1], self.max_len)
+        if self.even:
+            segments._derived["lengths"] = (self.max_len,) * len(segments)
+        return segments
+
+    def append(self, k_NGK: Tensor, v_NGK: Tensor, segments: Segments) -> KVCache:
+        """Add tokens behind those that are there.
+
+        Args:
+            k_NGK: Keys of the new tokens.
+            v_NGK: Values.
+            segments: Which slot they go to: one sequence for each slot, uniform or ragged.
+
+        Returns:
+            The cache with them; this one is used up.
+
+        Raises:
+            ContextError: A slot would hold more than its capacity.
+        """
+        most = segments.max_len if segments.form == "uniform" else max(segments.lengths, default=0)
+        capacity = self.k_BCGK.shape[1]
+        if self.max_len + most > capacity and int((self.lengths_B + segments.lengths_B).max()) > capacity:
+            raise ContextError(f"{self.max_len} + {most} tokens in a cache for {capacity}")
+        if self.even and segments.form == "uniform":
+            places = slice(self.max_len, self.max_len + most)
+            self.k_BCGK[:, places] = k_NGK.unflatten(0, (-1, most)) if most else k_NGK.new_zeros(1)
+            self.v_BCGK[:, places] = v_NGK.unflatten(0, (-1, most)) if most else v_NGK.new_zeros(1)
+        else:
+            slot_N = segments.sequence_N()
+            place_N = self.lengths_B[slot_N] + segments.positions_N()
+            self.k_BCGK[slot_N, place_N] = k_NGK
+            self.v_BCGK[slot_N, place_N] = v_NGK
+        lengths_B = self.lengths_B + segments.lengths_B
+        even = self.even and segments.form == "uniform"
+        return KVCache(self.k_BCGK, self.v_BCGK, lengths_B, min(self.max_len + most, capacity), even)
+
+    def select(self, index_R: Tensor) -> KVCache:
+        """Give slots in another order: some left out, some repeated.
+
+        Args:
+            index_R: int64, for each new slot the old one that it continues.
+
+        Returns:
+            The cache; this one stays usable.
+        """
+        # Copy what is filled only; the rest of the new storage has zeros, not another slot's past.
+        k_RCGK = self.k_BCGK.new_zeros(len(index_R), *self.k_BCGK.shape[1:])
+        v_RCGK = self.v_BCGK.new_zeros(len(index_R), *self.v_BCGK.shape[1:])
+        k_RCGK[:, : self.max_len] = self.k_BCGK[:, : self.max_len][index_R]
+        v_RCGK[:, : self.max_len] = self.v_BCGK[:, : self.max_len][index_R]
+        return KVCache(k_RCGK, v_RCGK, self.lengths_B[index_R], self.max_len, self.even)

@@ -1,0 +1,296 @@
+"""Which keys a query may attend to. Masks combine with ``&``; in a mask tensor True means *may attend*.
+
+A mask is a function of where a score stands (:class:`Grid`), so that one definition serves every backend: evaluated on
+whole axes it gives the bool tensor of the dense backend, on scalars the ``mask_mod`` of a block-sparse one.
+
+A sequence's end is not a mask: it is in the segments. A query that no key is left for gets zeros and gives no gradient.
+
+``causal`` and ``window`` count from the end: the last query stands at the last key. With T queries and S keys, query i
+stands at key position i + S − T, so that one new query sees all of a cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Where scores stand: index tensors that broadcast to (B, H, T, S), or scalars.
+
+    Attributes:
+        sequence: Index of the sequence in the batch.
+        head: Index of the query head.
+        query: Index of the query in its sequence.
+        key: Index of the key in its sequence.
+        shift: S − T of the sequence: ``query + shift`` is the query's place among the keys.
+    """
+
+    sequence: Tensor
+    head: Tensor
+    query: Tensor
+    key: Tensor
+    shift: Tensor
+
+    @property
+    def distance(self) -> Tensor:
+        """Places from the key forward to the query; negative for keys that lie ahead."""
+        return self.query + self.shift - self.key
+
+
+class Mask:
+    """Base of all masks."""
+
+    def allow(self, at: Grid) -> Tensor:
+        """Say which scores count.
+
+        Args:
+            at: Where the scores stand.
+
+        Returns:
+            bool, True = may attend, broadcastable to (B, H, T, S).
+        """
+        raise NotImplementedError  # abstract: every mask below defines it
+
+    def window(self) -> tuple[int, int] | None:
+        """Describe the mask as a band, for kernels that know bands only.
+
+        Returns:
+            (places back, places ahead) that a query sees, −1 for all of that side; None where the mask is not a band.
+        """
+        return None
+
+    def __and__(self, other: Mask) -> Mask:
+        """Allow what both allow."""
+        return All((self, other))
+
+
+@dataclass(frozen=True)
+class All(Mask):
+    """Allow what every part allows.
+
+    Attributes:
+        parts: The masks to combine.
+    """
+
+    parts: tuple[Mask, ...]
+
+    def allow(self, at: Grid) -> Tensor:
+        allowed = self.parts[0].allow(at)
+        for part in self.parts[1:]:
+            allowed = allowed & part.allow(at)
+        return allowed
+
+    def window(self) -> tuple[int, int] | None:
+        bands = [part.window() for part in self.parts]
+        if any(band is None for band in bands):
+            return None
+        sides = zip(*(band for band in bands if band is not None), strict=True)
+        back, ahead = (min((n for n in side if n >= 0), default=-1) for side in sides)
+        return back, ahead
+
+
+@dataclass(frozen=True)
+class Window(Mask):
+    """Allow keys within a band around the query.
+
+    Attributes:
+        back: Keys before the query that it sees; −1 for all.
+        ahead: Keys after the query that it sees; −1 for all.
+    """
+
+    back: int
+    ahead: int
+
+    def allow(self, at: Grid) -> Tensor:
+        allowed = torch.ones_like(at.distance, dtype=torch.bool)
+        if self.back >= 0:
+            allowed = allowed & (at.distance <= self.back)
+        if self.ahead >= 0:
+            allowed = allowed & (at.distance >= -self.ahead)
+        return allowed
+
+    def window(self) -> tuple[int, int]:
+        return self.back, self.ahead
+
+
+@dataclass(frozen=True)
+class Blocks(Mask):
+    """Cut the sequence into blocks; a query sees its own block. With a shift: shifted windows.
+
+    Attributes:
+        size: Tokens of a block.
+        shift: Places by which the cuts move towards the start.
+    """
+
+    size: int
+    shift: int = 0
+
+    def allow(self, at: Grid) -> Tensor:
+        return (at.query + at.shift + self.shift) // self.size == (at.key + self.shift) // self.size
+
+
+@dataclass(frozen=True)
+class Prefix(Mask):
+    """Causal, but the first keys are seen by every query (prefix language model).
+
+    Attributes:
+        lengths_B: int64, keys of each sequence that every query sees.
+    """
+
+    lengths_B: Tensor
+
+    def allow(self, at: Grid) -> Tensor:
+        return (at.distance >= 0) | (at.key < self.lengths_B[at.sequence])
+
+
+@dataclass(frozen=True)
+class Documents(Mask):
+    """Packed documents: a query sees the keys of its own document.
+
+    Attributes:
+        ids_BS: Document of each token. Queries are the last T of the S tokens.
+    """
+
+    ids_BS: Tensor
+
+    def allow(self, at: Grid) -> Tensor:
+        # Padded queries of a group stand beyond the row; what they see is never read, so any index in range will do.
+        query = (at.query + at.shift).clamp(0, self.ids_BS.shape[1] - 1)
+        key = at.key.clamp(max=self.ids_BS.shape[1] - 1)
+        return self.ids_BS[at.sequence, query] == self.ids_BS[at.sequence, key]
+
+
+@dataclass(frozen=True)
+class Tensors(Mask):
+    """Any mask, given as a tensor.
+
+    Attributes:
+        allowed_BHTS: bool, True = may attend. B may divide the number of sequences (it is repeated), H may be 1.
+    """
+
+    allowed_BHTS: Tensor
+
+    def allow(self, at: Grid) -> Tensor:
+        batch, heads, queries, keys = self.allowed_BHTS.shape
+        return self.allowed_BHTS[
+            at.sequence % batch, at.head.clamp(max=heads - 1), at.query.clamp(max=queries - 1), at.key.clamp(max=keys - 1)
+        ]
+
+
+@dataclass(frozen=True)
+class Where(Mask):
+    """Any mask, given as a function.
+
+    Attributes:
+        function: From a :class:`Grid` to bool, True = may attend.
+    """
+
+    function: Callable[[Grid], Tensor]
+
+    def allow(self, at: Grid) -> Tensor:
+        return self.function(at)
+
+
+def causal() -> Mask:
+    """Do not look ahead: a query sees the keys up to its own place (Vaswani et al. 2017, §3.2.3)."""
+    return Window(-1, 0)
+
+
+def window(back: int, ahead: int) -> Mask:
+    """See a band of keys around the query.
+
+    Args:
+        back: Keys before the query, ≥ 0, or −1 for all.
+        ahead: Keys after the query, ≥ 0, or −1 for all.
+
+    Returns:
+        The mask.
+
+    Raises:
+        UsageError: A side is below −1.
+    """
+    if back < -1 or ahead < -1:
+        raise UsageError(f"a window of {back} back and {ahead} ahead", mend="give counts ≥ 0, or -1 for all")
+    return Window(back, ahead)
+
+
+def blocks(size: int, shift: int = 0) -> Mask:
+    """See the own block of the sequence; with a shift, shifted windows (Liu et al. 2021, §3.2, in one dimension).
+
+    Args:
+        size: Tokens of a block, ≥ 1.
+        shift: Places by which the cuts move towards the start, ≥ 0.
+
+    Returns:
+        The mask.
+
+    Raises:
+        UsageError: The size is below 1 or the shift below 0.
+    """
+    if size < 1 or shift < 0:
+        raise UsageError(f"blocks of {size} tokens shifted by {shift}", mend="give a size ≥ 1 and a shift ≥ 0")
+    return Blocks(size, shift)
+
+
+def prefix(lengths_B: Tensor) -> Mask:
+    """Causal, but for a prefix that all see (Raffel et al. 2020, §3.2.1).
+
+    Args:
+        lengths_B: int64, keys of each sequence that every query sees.
+
+    Returns:
+        The mask.
+    """
+    return Prefix(lengths_B)
+
+
+def documents(ids_BS: Tensor) -> Mask:
+    """Keep packed documents apart.
+
+    Args:
+        ids_BS: Document of each token.
+
+    Returns:
+        The mask.
+    """
+    return Documents(ids_BS)
+
+
+def tensor(allowed: Tensor) -> Mask:
+    """Use a bool tensor as a mask.
+
+    Args:
+        allowed: bool, True = may attend, (T, S), (H, T, S) or (B, H, T, S), where B divides the number of sequences and H
+            may be 1.
+
+    Returns:
+        The mask.
+
+    Raises:
+        UsageError: Not bool, or not of two to four dimensions.
+    """
+    if allowed.dtype != torch.bool or not 2 <= allowed.dim() <= 4:
+        raise UsageError(
+            f"a mask of type {allowed.dtype} and shape {tuple(allowed.shape)}",
+            mend="give a bool tensor, True = may attend, of shape (T, S), (H, T, S) or (B, H, T, S)",
+        )
+    return Tensors(allowed[(None,) * (4 - allowed.dim())])
+
+
+def where(function: Callable[[Grid], Tensor]) -> Mask:
+    """Use a function as a mask.
+
+    Args:
+        function: From a :class:`Grid` to bool, True = may attend, broadcastable to (B, H, T, S).
+
+    Returns:
+        The mask.
+    """
+    return Where(function)

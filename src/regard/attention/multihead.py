@@ -1,0 +1,216 @@
+"""Multi-head attention: project, attend in H subspaces, concatenate, project."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from regard.attention.attend import Backend, attend
+from regard.attention.cache import KVCache
+from regard.attention.masks import Mask
+from regard.attention.positions import Bias, rotate
+from regard.attention.record import Site
+from regard.attention.scores import Score
+from regard.attention.segments import Segments
+from regard.errors import UsageError
+
+
+class MultiHeadAttention(Site):
+    """Concat(head_1 … head_H) W_O with head_h = attend(x W_Q,h, c W_K,h, c W_V,h); c is x itself in self-attention.
+
+    Args:
+        embed_dim: Width D of the queries' side and of the result.
+        num_heads: Query heads H.
+        num_kv_heads: Key–value heads G, a divisor of H; None is H. 1 is multi-query, others grouped-query attention.
+        head_dim: Head size K; None is D / H.
+        kv_dim: Width of the attended side; None is D.
+        use_bias: Projections have biases.
+        dropout_p: Probability, in training, that an attention weight is dropped. Not 0 keeps fused CUDA kernels away.
+        score: Similarity function; None is scaled dot product.
+        rotary_base: Rotate queries and keys by their positions with this base; None does not. Self-attention only.
+        backend: Attention kernel; None chooses by the table in :func:`regard.attention.attend`.
+
+    Raises:
+        UsageError: Heads do not divide the width, or key–value heads the heads.
+
+    Source: Vaswani et al. 2017, §3.2.2; grouped heads: Shazeer 2019, Ainslie et al. 2023.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        kv_dim: int | None = None,
+        use_bias: bool = True,
+        dropout_p: float = 0.0,
+        score: Score | None = None,
+        rotary_base: float | None = None,
+        backend: Backend | None = None,
+    ) -> None:
+        super().__init__()
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        if head_dim is None and embed_dim % num_heads:
+            raise UsageError(f"width {embed_dim} does not divide into {num_heads} heads", mend="or give head_dim")
+        if num_heads % num_kv_heads:
+            raise UsageError(f"{num_heads} query heads cannot share {num_kv_heads} key-value heads")
+        self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
+        self.head_dim = embed_dim // num_heads if head_dim is None else head_dim
+        self.dropout_p, self.rotary_base, self.backend = dropout_p, rotary_base, backend
+        kv_dim = embed_dim if kv_dim is None else kv_dim
+        self.q_proj = nn.Linear(embed_dim, num_heads * self.head_dim, bias=use_bias)
+        self.k_proj = nn.Linear(kv_dim, num_kv_heads * self.head_dim, bias=use_bias)
+        self.v_proj = nn.Linear(kv_dim, num_kv_heads * self.head_dim, bias=use_bias)
+        self.out_proj = nn.Linear(num_heads * self.head_dim, embed_dim, bias=use_bias)
+        self.score = score
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw weights from Glorot's uniform distribution, biases zero (tensor2tensor, fairseq)."""
+        for projection in (self.q_proj, self.k_proj, self.v_proj, self.out_proj):
+            nn.init.xavier_uniform_(projection.weight)
+            if projection.bias is not None:
+                nn.init.zeros_(projection.bias)
+
+    def forward(
+        self,
+        x: Tensor,
+        segments: Segments | None = None,
+        context: Tensor | None = None,
+        context_segments: Segments | None = None,
+        *,
+        mask: Mask | None = None,
+        bias: Bias | Tensor | None = None,
+    ) -> Tensor:
+        """Attend from x to itself, or to a context.
+
+        Args:
+            x: x_ND, all tokens of the batch in one row; or, without segments, dense (…, T, D).
+            segments: Which tokens belong together; None for dense tensors.
+            context: What is attended to, M rows (or dense); None is x itself.
+            context_segments: Which of its rows belong together.
+            mask: What a query may attend to in its sequence; None is everything.
+            bias: Added to the scores; see :func:`regard.attention.attend`.
+
+        Returns:
+            y_ND, or dense like x.
+
+        Raises:
+            UsageError: x or context does not fit its segments, or only one of the two has them.
+        """
+        if segments is None:
+            return self._dense(x, x if context is None else context, mask, bias)
+        if (context is None) != (context_segments is None):
+            raise UsageError("a context needs its segments, and segments their context", where="MultiHeadAttention")
+        k_MGK, v_MGK = self.keys_values(x if context is None else context, segments if context is None else None)
+        return self._attend(x, segments, k_MGK, v_MGK, context_segments or segments, mask, bias)
+
+    def keys_values(self, context_MD: Tensor, segments: Segments | None = None, start_B: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Project what is attended to.
+
+        Args:
+            context_MD: The attended rows.
+            segments: Where positions come from; None leaves keys unrotated (cross-attention).
+            start_B: Position of each sequence's first row; None is 0.
+
+        Returns:
+            k_MGK and v_MGK.
+        """
+        k_MGK = self.k_proj(context_MD).unflatten(-1, (self.num_kv_heads, self.head_dim))
+        v_MGK = self.v_proj(context_MD).unflatten(-1, (self.num_kv_heads, self.head_dim))
+        return (k_MGK if segments is None else self._rotate(k_MGK, segments, start_B)), v_MGK
+
+    def extend(
+        self, x_ND: Tensor, segments: Segments, cache: KVCache, *, mask: Mask | None = None, bias: Bias | Tensor | None = None
+    ) -> tuple[Tensor, KVCache]:
+        """Attend from new tokens to all tokens so far, the new ones among them.
+
+        Args:
+            x_ND: The new tokens.
+            segments: The same number of them for each slot of the cache.
+            cache: Keys and values so far.
+            mask: What a query may attend to, as over the whole sequence.
+            bias: Added to the scores.
+
+        Returns:
+            y_ND, and the cache with the new tokens; the old one is used up.
+        """
+        start_B = cache.lengths_B
+        k_NGK, v_NGK = self.keys_values(x_ND, segments, start_B)
+        cache = cache.append(k_NGK, v_NGK, segments)
+        return self.read(x_ND, segments, cache, mask=mask, bias=bias, start_B=start_B), cache
+
+    def read(
+        self,
+        x_ND: Tensor,
+        segments: Segments,
+        cache: KVCache,
+        *,
+        mask: Mask | None = None,
+        bias: Bias | Tensor | None = None,
+        start_B: Tensor | None = None,
+    ) -> Tensor:
+        """Attend to a cache without adding to it: cross-attention to an encoded source, step by step.
+
+        Args:
+            x_ND: Queries.
+            segments: The same number of them for each slot: steps, or the beams of one source.
+            cache: Keys and values.
+            mask: What a query may attend to.
+            bias: Added to the scores.
+            start_B: Position of each sequence's first query, for rotation; None is 0.
+
+        Returns:
+            y_ND.
+        """
+        k_MGK, v_MGK = cache.k_BCGK.flatten(0, 1), cache.v_BCGK.flatten(0, 1)
+        return self._attend(x_ND, segments, k_MGK, v_MGK, cache.segments, mask, bias, start_B)
+
+    def _attend(
+        self,
+        x_ND: Tensor,
+        segments: Segments,
+        k_MGK: Tensor,
+        v_MGK: Tensor,
+        k_segments: Segments,
+        mask: Mask | None,
+        bias: Bias | Tensor | None,
+        start_B: Tensor | None = None,
+    ) -> Tensor:
+        q_NHK = self.q_proj(x_ND).unflatten(-1, (self.num_heads, self.head_dim))
+        context_NHK = attend(
+            self._rotate(q_NHK, segments, start_B),
+            k_MGK,
+            v_MGK,
+            segments,
+            k_segments,
+            mask=mask,
+            bias=bias,
+            score=self.score,
+            dropout_p=self.dropout_p if self.training else 0.0,
+            backend=self.backend,
+            site=self,
+        )
+        return self.out_proj(context_NHK.flatten(-2))
+
+    def _rotate(self, x_NHK: Tensor, segments: Segments, start_B: Tensor | None) -> Tensor:
+        if self.rotary_base is None:
+            return x_NHK
+        positions_N = segments.positions_N()
+        if start_B is not None:
+            positions_N = positions_N + start_B[segments.sequence_N()]
+        return rotate(x_NHK, positions_N, self.rotary_base)
+
+    def _dense(self, x: Tensor, context: Tensor, mask: Mask | None, bias: Bias | Tensor | None) -> Tensor:
+        if x.dim() < 2 or context.shape[:-2] != x.shape[:-2]:
+            shapes = f"dense x {tuple(x.shape)} and context {tuple(context.shape)}"
+            raise UsageError(shapes, where="MultiHeadAttention", mend="give (…, tokens, width), or segments")
+        leading = x.shape[:-2]
+        segments = Segments.uniform(leading.numel(), x.shape[-2], x.device)
+        rows = x.reshape(-1, x.shape[-1])
+        if context is x:
+            return self(rows, segments, mask=mask, bias=bias).reshape(*leading, x.shape[-2], -1)
+        context_segments = Segments.uniform(leading.numel(), context.shape[-2], x.device)
+        flat = context.reshape(-1, context.shape[-1])
+        return self(rows, segments, flat, context_segments, mask=mask, bias=bias).reshape(*leading, x.shape[-2], -1)

@@ -1,0 +1,174 @@
+"""See attention: exact weights of chosen layers, heads and queries, while the forward pass stays on its fast kernel.
+
+    with record(model, layers=["decoder.*.cross_attn"], heads=[0]) as rows:
+        model(...)
+    rows["decoder.layers.0.cross_attn"][0].weights_HTS
+
+The rows are computed beside the forward pass from the same queries and keys by the reference formula, so nothing that the
+model computes changes, in training, evaluation or cached decoding; and memory grows with what was asked for alone. Dropout
+on the weights is not shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from types import TracebackType
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention.backends import reference
+from regard.attention.masks import Grid, Mask
+from regard.attention.positions import Bias
+from regard.attention.scores import Score
+from regard.attention.segments import Segments
+from regard.errors import UsageError
+
+
+class Site(nn.Module):
+    """Base of every module that attends: what a recorder can name and choose."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Recorded weights of one sequence in one call.
+
+    Attributes:
+        sequence: Index of the sequence in the batch.
+        heads: The query heads, in the order of the rows.
+        queries: The queries' indices in the call, in the order of the rows.
+        weights_HTS: Weights of those heads and queries over all keys of the sequence, detached.
+    """
+
+    sequence: int
+    heads: tuple[int, ...]
+    queries: tuple[int, ...]
+    weights_HTS: Tensor
+
+
+class record(Mapping[str, list[Rows]]):  # noqa: N801 - used like a function: with record(model) as rows
+    """Record attention rows inside a ``with`` block. A mapping from a layer's name to its rows, call by call.
+
+    Args:
+        model: The model whose attention is recorded.
+        layers: Names of layers, or patterns with ``*``; None for every layer that attends.
+        heads: Query heads; None for all.
+        queries: Indices of queries in each call, negative ones from the end; those that a sequence lacks are left out. None
+            for all.
+        sequences: Indices of sequences in the batch; None for all.
+
+    Raises:
+        UsageError: The model has no such layer; a head is out of range; or the block ended without any attention.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layers: str | Sequence[str] | None = None,
+        heads: Sequence[int] | None = None,
+        queries: Sequence[int] | None = None,
+        sequences: Sequence[int] | None = None,
+    ) -> None:
+        sites = {name: module for name, module in model.named_modules() if isinstance(module, Site)}
+        patterns = ["*"] if layers is None else [layers] if isinstance(layers, str) else list(layers)
+        for pattern in patterns:
+            if not any(fnmatchcase(name, pattern) for name in sites):
+                known = ", ".join(sites) or "none"
+                raise UsageError(f"no layer {pattern!r} attends", where="record", mend=f"layers that do: {known}")
+        chosen = {name: site for name, site in sites.items() if any(fnmatchcase(name, p) for p in patterns)}
+        self._names = {id(site): name for name, site in chosen.items()}
+        self._rows: dict[str, list[Rows]] = {name: [] for name in chosen}
+        self._heads, self._queries, self._sequences = heads, queries, sequences
+
+    def __enter__(self) -> record:
+        """Start recording."""
+        self._token = _active.set((*_active.get(), self))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Stop recording."""
+        _active.reset(self._token)
+        if kind is None and not any(self._rows.values()):
+            raise UsageError("nothing was recorded", where="record", mend="run the model inside the with block")
+
+    def __getitem__(self, name: str) -> list[Rows]:
+        """Give the rows of a layer, in the order of the calls."""
+        if name not in self._rows:
+            raise UsageError(f"layer {name!r} was not recorded", where="record", mend=f"recorded: {', '.join(self._rows)}")
+        return self._rows[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Name the recorded layers."""
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        """Count the recorded layers."""
+        return len(self._rows)
+
+    @torch.no_grad()
+    def _take(
+        self,
+        site: Site,
+        q_NHK: Tensor,
+        k_MGK: Tensor,
+        q_segments: Segments,
+        k_segments: Segments,
+        mask: Mask | None,
+        bias: Bias | None,
+        score: Score,
+    ) -> None:
+        num_heads = q_NHK.shape[1]
+        heads = tuple(range(num_heads)) if self._heads is None else tuple(self._heads)
+        if any(not 0 <= head < num_heads for head in heads):
+            raise UsageError(f"heads {list(heads)} of {num_heads}", where="record", mend=f"heads are 0 to {num_heads - 1}")
+        heads_H = torch.tensor(heads, device=q_NHK.device)
+        key_heads_H = heads_H // (num_heads // k_MGK.shape[1])
+        sequences = range(len(q_segments)) if self._sequences is None else self._sequences
+        for sequence in sequences:
+            length, keys = q_segments.lengths[sequence], k_segments.lengths[sequence]
+            places = range(length) if self._queries is None else [q + length if q < 0 else q for q in self._queries]
+            queries = tuple(place for place in places if 0 <= place < length)
+            if not queries:
+                continue
+            q_start, k_start = int(q_segments.starts_B[sequence]), int(k_segments.starts_B[sequence])
+            queries_T = torch.tensor(queries, device=q_NHK.device)
+            at = Grid(
+                sequence=torch.full((1, 1, 1, 1), sequence, device=q_NHK.device),
+                head=heads_H[None, :, None, None],
+                query=queries_T[None, None, :, None],
+                key=torch.arange(keys, device=q_NHK.device)[None, None, None],
+                shift=torch.full((1, 1, 1, 1), keys - length, device=q_NHK.device),
+            )
+            weights_HTS = reference.weights(
+                q_NHK[q_start + queries_T][:, heads_H][None],
+                k_MGK[k_start : k_start + keys][:, key_heads_H][None],
+                score,
+                bias,
+                None if mask is None else mask.allow(at),
+                at,
+            )[0]
+            self._rows[self._names[id(site)]].append(Rows(sequence, heads, queries, weights_HTS))
+
+
+_active: ContextVar[tuple[record, ...]] = ContextVar("regard_recorders", default=())
+
+
+def offer(
+    site: Site | None,
+    q_NHK: Tensor,
+    k_MGK: Tensor,
+    q_segments: Segments,
+    k_segments: Segments,
+    mask: Mask | None,
+    bias: Bias | None,
+    score: Score,
+) -> None:
+    """Show an attention call to the recorders that are on; :func:`regard.attention.attend` calls this."""
+    if site is None or torch.compiler.is_compiling():
+        return
+    for recorder in _active.get():
+        if id(site) in recorder._names:
+            recorder._take(site, q_NHK, k_MGK, q_segments, k_segments, mask, bias, score)

@@ -1,0 +1,154 @@
+"""How well a query and a key match: the similarity functions.
+
+========== ============================== =======================================
+additive   vᵀ tanh(W_s s + W_h h)         Bahdanau et al. 2015, appendix A.1.2
+dot        q · k                          Luong et al. 2015, §3.1
+scaled dot q · k / √K                     Vaswani et al. 2017, §3.2.1
+general    qᵀ W k                         Luong et al. 2015, §3.1
+relative   (q + u) · k + (q + v) · r_d    Dai et al. 2019, §3.3; Yang et al. 2019
+========== ============================== =======================================
+
+Scores that are a dot product of something are :class:`DotScore`: fused kernels serve them. The others are computed by the
+reference backend.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention.masks import Grid
+from regard.attention.positions import sinusoidal
+
+
+class Score(nn.Module):
+    """Base of all similarity functions: scores_BHTS from q_BTHK and k_BSHK."""
+
+    def forward(self, q_BTHK: Tensor, k_BSHK: Tensor, at: Grid) -> Tensor:
+        """Compare every query with every key.
+
+        Args:
+            q_BTHK: Queries.
+            k_BSHK: Keys, one head for each query head.
+            at: Where the scores stand; ``at.head`` says which heads these are.
+
+        Returns:
+            scores_BHTS.
+        """
+        raise NotImplementedError  # abstract: every score below defines it
+
+
+class DotScore(Score):
+    """scale · (f(q) · k): what fused kernels can serve.
+
+    Args:
+        scale: Factor of the dot product; None is 1/√K.
+    """
+
+    def __init__(self, scale: float | None = None) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def query(self, q_NHK: Tensor, heads_H: Tensor | None = None) -> Tensor:
+        """Transform the queries before the dot product; the plain forms leave them as they are.
+
+        Args:
+            q_NHK: Queries, with any leading dimensions.
+            heads_H: Which heads they are; None for all of them.
+
+        Returns:
+            The queries to take the dot product with.
+        """
+        return q_NHK
+
+    def forward(self, q_BTHK: Tensor, k_BSHK: Tensor, at: Grid) -> Tensor:
+        q_BTHK = self.query(q_BTHK, at.head.flatten())
+        scale = 1 / math.sqrt(q_BTHK.shape[-1]) if self.scale is None else self.scale
+        return torch.einsum("bthk,bshk->bhts", q_BTHK * scale, k_BSHK)
+
+
+class ScaledDot(DotScore):
+    """q · k / √K (Vaswani et al. 2017, §3.2.1): the variance of the score does not grow with the head size."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+
+class Dot(DotScore):
+    """q · k (Luong et al. 2015, §3.1)."""
+
+    def __init__(self) -> None:
+        super().__init__(1.0)
+
+
+class General(DotScore):
+    """qᵀ W k, bilinear (Luong et al. 2015, §3.1).
+
+    Args:
+        num_heads: Query heads.
+        head_dim: Head size K.
+    """
+
+    def __init__(self, num_heads: int, head_dim: int) -> None:
+        super().__init__(1.0)
+        self.weight_HKK = nn.Parameter(torch.empty(num_heads, head_dim, head_dim))
+        nn.init.normal_(self.weight_HKK, std=1 / head_dim)  # scores of unit vectors' size start near those of scaled dot
+
+    def query(self, q_NHK: Tensor, heads_H: Tensor | None = None) -> Tensor:
+        weight_HKK = self.weight_HKK if heads_H is None else self.weight_HKK[heads_H]
+        return torch.einsum("...hk,hkj->...hj", q_NHK, weight_HKK.to(q_NHK.dtype))
+
+
+class Additive(Score):
+    """vᵀ tanh(q + k), the MLP score (Bahdanau et al. 2015, appendix A.1.2).
+
+    The paper's W_s and W_h are the projections that make q and k, so that the keys are projected once and not at every step.
+
+    Args:
+        num_heads: Query heads.
+        head_dim: Head size K, the width of the MLP.
+    """
+
+    def __init__(self, num_heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.v_HK = nn.Parameter(torch.empty(num_heads, head_dim))
+        nn.init.uniform_(self.v_HK, -1 / math.sqrt(head_dim), 1 / math.sqrt(head_dim))
+
+    def forward(self, q_BTHK: Tensor, k_BSHK: Tensor, at: Grid) -> Tensor:
+        hidden_BTSHK = torch.tanh(q_BTHK[:, :, None] + k_BSHK[:, None])
+        return torch.einsum("btshk,hk->bhts", hidden_BTSHK, self.v_HK[at.head.flatten()].to(hidden_BTSHK.dtype))
+
+
+class Relative(Score):
+    """(q + u) · k / √K + (q + v) · r_d / √K with r_d = W_r PE(d), d the distance from key to query.
+
+    The score of Transformer-XL and XLNet. XLNet's two streams are two calls with queries of their own.
+    Source: Dai et al. 2019, §3.3 (terms a to d); Yang et al. 2019, §2.2.
+
+    Args:
+        num_heads: Query heads H.
+        head_dim: Head size K.
+        embed_dim: Width of the sinusoidal encoding that W_r projects; even.
+    """
+
+    def __init__(self, num_heads: int, head_dim: int, embed_dim: int) -> None:
+        super().__init__()
+        self.content_bias_HK = nn.Parameter(torch.zeros(num_heads, head_dim))
+        self.position_bias_HK = nn.Parameter(torch.zeros(num_heads, head_dim))
+        self.r_proj = nn.Linear(embed_dim, num_heads * head_dim, bias=False)
+
+    def forward(self, q_BTHK: Tensor, k_BSHK: Tensor, at: Grid) -> Tensor:
+        heads_H, num_heads, head_dim = at.head.flatten(), *q_BTHK.shape[-2:]
+        scale = 1 / math.sqrt(head_dim)
+        content_BTHK = (q_BTHK + self.content_bias_HK[heads_H].to(q_BTHK.dtype)) * scale
+        position_BTHK = (q_BTHK + self.position_bias_HK[heads_H].to(q_BTHK.dtype)) * scale
+        distance = at.distance
+        low, high = int(distance.min()), int(distance.max())
+        encoding_RD = sinusoidal(torch.arange(low, high + 1, device=q_BTHK.device), self.r_proj.in_features, "halves")
+        r_RHK = self.r_proj(encoding_RD.to(self.r_proj.weight.dtype)).unflatten(-1, (-1, head_dim))[:, heads_H].to(q_BTHK.dtype)
+        by_distance_BHTR = torch.einsum("bthk,rhk->bhtr", position_BTHK, r_RHK)
+        batch, queries, keys = q_BTHK.shape[0], q_BTHK.shape[1], k_BSHK.shape[1]
+        index_BHTS = (distance - low).expand(batch, num_heads, queries, keys)
+        return torch.einsum("bthk,bshk->bhts", content_BTHK, k_BSHK) + by_distance_BHTR.gather(-1, index_BHTS)

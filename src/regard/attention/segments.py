@@ -1,0 +1,203 @@
+"""Which tokens of a batch belong together.
+
+A batch is one long row of tokens ``x_ND`` and the segments it is made of; there is no padding. Token-wise layers never see
+this file: attention alone is told where a sequence starts and ends.
+
+Shape legend, used all over regard: N tokens in the batch, B sequences, T queries, S keys, D width, F MLP width, H query
+heads, G key–value heads, K head size, V vocabulary, L layers, C capacity of a cache slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Literal
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+
+from regard.errors import UsageError
+
+Form = Literal["uniform", "ragged", "slots"]
+
+
+def round_up(length: int) -> int:
+    """Round a maximum length up to one of a few values, so that kernels specialised on it are few.
+
+    Args:
+        length: A length in tokens, ≥ 0.
+
+    Returns:
+        The least of 0, 16, 32, 48, 64, 96, 128, 192, 256, 384, … that is not smaller.
+    """
+    bound = 16
+    while bound < length:
+        if bound >= 32 and bound * 3 // 2 >= length:
+            return bound * 3 // 2
+        bound *= 2
+    return bound if length else 0
+
+
+@dataclass(frozen=True, eq=False)
+class Segments:
+    """The sequences that a row of tokens is made of.
+
+    ``uniform``: B sequences of one length, stored one after the other: plain dense tensors, the fastest path.
+    ``ragged``: B sequences of any lengths (0 allowed), stored one after the other.
+    ``slots``: B slots of one capacity, of which the first ``lengths_B`` places are filled: a cache, with static shapes.
+
+    Make one with :meth:`uniform`, :meth:`ragged` or :meth:`slots`, once, where the batch is made. Holds tensors (and an upper
+    bound of the lengths), and is a pytree.
+
+    Attributes:
+        form: One of the three forms.
+        lengths_B: int64, tokens of each sequence.
+        starts_B: int64, row of each sequence's first token.
+        max_len: No length is greater. Exact for uniform, a rounded bound for ragged, any bound up to the capacity for slots.
+        capacity: Places of a slot; 0 for the other forms.
+    """
+
+    form: Form
+    lengths_B: Tensor
+    starts_B: Tensor
+    max_len: int
+    capacity: int = 0
+    # Things derived from the lengths on first use (host copies, the groups of the dense backend): they follow from the
+    # fields above alone, so a copy without them behaves alike.
+    _derived: dict = field(default_factory=dict, repr=False, compare=False)
+
+    @staticmethod
+    def uniform(count: int, length: int, device: torch.device | str | None = None) -> Segments:
+        """Make B sequences of one length.
+
+        Args:
+            count: Sequences, ≥ 0.
+            length: Tokens of each, ≥ 0.
+            device: Where attention runs; None is torch's default.
+
+        Returns:
+            The segments of ``count * length`` rows.
+        """
+        lengths_B = torch.full((count,), length, dtype=torch.int64, device=device)
+        starts_B = torch.arange(count, dtype=torch.int64, device=device) * length
+        return Segments("uniform", lengths_B, starts_B, length)
+
+    @staticmethod
+    def ragged(lengths: Sequence[int], device: torch.device | str | None = None) -> Segments:
+        """Make sequences of the given lengths; equal lengths give the uniform form.
+
+        Args:
+            lengths: Tokens of each sequence, each ≥ 0.
+            device: Where attention runs; None is torch's default.
+
+        Returns:
+            The segments of ``sum(lengths)`` rows.
+
+        Raises:
+            UsageError: A length is negative.
+        """
+        lengths = tuple(int(n) for n in lengths)
+        if any(n < 0 for n in lengths):
+            raise UsageError(f"a sequence has {min(lengths)} tokens", where="Segments.ragged")
+        if lengths and len(set(lengths)) == 1:
+            return Segments.uniform(len(lengths), lengths[0], device)
+        starts = (0, *accumulate(lengths))[: len(lengths)]
+        segments = Segments(
+            "ragged",
+            torch.tensor(lengths, dtype=torch.int64, device=device),
+            torch.tensor(starts, dtype=torch.int64, device=device),
+            round_up(max(lengths, default=0)),
+        )
+        segments._derived["lengths"] = lengths
+        return segments
+
+    @staticmethod
+    def slots(lengths_B: Tensor, capacity: int, max_len: int | None = None) -> Segments:
+        """Make the slots of a cache.
+
+        Args:
+            lengths_B: int64, places of each slot that are filled, each ≤ capacity.
+            capacity: Places of a slot; row ``b * capacity`` is the first of slot b.
+            max_len: A bound of the lengths known on the host, so that nothing beyond it is read; None is the capacity.
+
+        Returns:
+            The segments of ``B * capacity`` rows.
+        """
+        starts_B = torch.arange(lengths_B.shape[0], dtype=torch.int64, device=lengths_B.device) * capacity
+        return Segments("slots", lengths_B, starts_B, capacity if max_len is None else max_len, capacity)
+
+    def __len__(self) -> int:
+        """Count the sequences."""
+        return self.lengths_B.shape[0]
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The lengths on the host. Waits for the device once where the segments were not made there."""
+        if "lengths" not in self._derived:
+            same = self.form == "uniform"
+            self._derived["lengths"] = (self.max_len,) * len(self) if same else tuple(self.lengths_B.tolist())
+        return self._derived["lengths"]
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that a tensor with these segments has: tokens, or places of all slots."""
+        if self.form == "slots":
+            return len(self) * self.capacity
+        return len(self) * self.max_len if self.form == "uniform" else sum(self.lengths)
+
+    def positions_N(self) -> Tensor:
+        """Number the tokens of each sequence from 0.
+
+        Returns:
+            int64, one position a row; for slots, the places of the slot.
+        """
+        if "positions" not in self._derived:
+            if self.form == "ragged":
+                starts_N = torch.repeat_interleave(self.starts_B, self.lengths_B, output_size=self.num_rows)
+                positions_N = torch.arange(self.num_rows, device=self.lengths_B.device) - starts_N
+            else:
+                size = self.capacity if self.form == "slots" else self.max_len
+                positions_N = torch.arange(size, device=self.lengths_B.device).repeat(len(self))
+            self._derived["positions"] = positions_N
+        return self._derived["positions"]
+
+    def sequence_N(self) -> Tensor:
+        """Say to which sequence each token belongs.
+
+        Returns:
+            int64, index of the sequence (or slot) of each row.
+        """
+        repeats = self.lengths_B if self.form == "ragged" else (self.capacity or self.max_len)
+        return torch.arange(len(self), device=self.lengths_B.device).repeat_interleave(repeats)
+
+    def to(self, device: torch.device | str) -> Segments:
+        """Copy to a device.
+
+        Args:
+            device: Where attention runs.
+
+        Returns:
+            Equal segments there; these where they are there already.
+        """
+        if self.lengths_B.device == torch.device(device):
+            return self
+        moved = Segments(
+            self.form,
+            self.lengths_B.to(device, non_blocking=True),
+            self.starts_B.to(device, non_blocking=True),
+            self.max_len,
+            self.capacity,
+        )
+        if "lengths" in self._derived:
+            moved._derived["lengths"] = self._derived["lengths"]
+        return moved
+
+
+pytree.register_pytree_node(
+    Segments,
+    lambda s: ([s.lengths_B, s.starts_B], (s.form, s.max_len, s.capacity)),
+    lambda tensors, context: Segments(context[0], tensors[0], tensors[1], context[1], context[2]),  # type: ignore[index]
+    serialized_type_name="regard.attention.Segments",
+)
