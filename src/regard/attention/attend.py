@@ -151,6 +151,8 @@ def _check(q: Tensor, k: Tensor, v: Tensor, q_segments: Segments, k_segments: Se
         what = f"{len(q_segments)} sequences of queries and {len(k_segments)} of keys"
     elif q_segments.form == "slots":
         what = "queries in slots; queries are uniform or ragged"
+    elif k_segments.form == "slots" and q_segments.form != "uniform":
+        what = "ragged queries into slots; give each slot the same number of queries"
     elif not 0.0 <= dropout_p < 1.0:
         what = f"dropout_p is {dropout_p}, not in [0, 1)"
     elif not torch.compiler.is_compiling():  # counting rows may read a device tensor
@@ -175,8 +177,6 @@ def _choose(
     if not isinstance(score, DotScore):
         return "reference"
     if k_segments.form == "slots":
-        if q_segments.form != "uniform":
-            raise BackendError("ragged queries into slots", where="attend", mend="make the queries uniform")
         return "static"
     if not q.is_cuda or dropout_p or q_segments.form == k_segments.form == "uniform":
         return "dense"
@@ -200,13 +200,11 @@ def _refuse(
         raise UsageError(f"unknown backend {backend!r}", where="attend", mend=f"choose from {', '.join(get_args(Backend))}")
     if backend != "reference" and not isinstance(score, DotScore):
         why = "it takes dot-product scores only"
-    elif backend == "static" and (k_segments.form != "slots" or q_segments.form != "uniform"):
-        why = f"it takes uniform queries and keys in slots, not {q_segments.form} and {k_segments.form}"
+    elif (backend == "static") != (k_segments.form == "slots") and backend != "reference":
+        why = f"keys in slots go to static or reference, other keys not to static; these are {k_segments.form}"
     elif backend == "varlen":
         why = varlen.refusal(q, v, mask, bias, score, dropout_p)
-        why = "it takes no slots" if why is None and k_segments.form == "slots" else why
     elif backend == "flex":
         why = flex.refusal(q, score, dropout_p)
-        why = "it takes no slots" if why is None and k_segments.form == "slots" else why
     if why:
         raise BackendError(f"backend {backend}: {why}", where="attend", mend="leave backend out, or use reference")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from regard.attention.segments import Segments
+from regard.attention.segments import Segments, round_up
 from regard.errors import ContextError
 
 
@@ -18,7 +18,7 @@ class KVCache:
     The storage is handed on: after ``new = old.append(…)`` use ``new`` alone.
 
     Attributes:
-        k_BCGK: Keys; only the first ``lengths_B`` places of a slot mean anything.
+        k_BCGK: Keys; only the first ``lengths_B`` places of a slot mean anything, the others hold zeros.
         v_BCGK: Values, likewise.
         lengths_B: int64, filled places.
         max_len: A bound of the lengths known on the host.
@@ -32,7 +32,9 @@ class KVCache:
     even: bool
 
     @staticmethod
-    def empty(count: int, capacity: int, num_kv_heads: int, head_dim: int, like: Tensor) -> KVCache:
+    def empty(
+        count: int, capacity: int, num_kv_heads: int, head_dim: int, like: Tensor, value_dim: int | None = None
+    ) -> KVCache:
         """Make slots with nothing in them.
 
         Args:
@@ -41,13 +43,15 @@ class KVCache:
             num_kv_heads: Key–value heads G.
             head_dim: Head size K.
             like: A tensor whose device and dtype the cache has.
+            value_dim: Head size of the values; None is K.
 
         Returns:
             The cache.
         """
-        shape = (count, capacity, num_kv_heads, head_dim)
         lengths_B = torch.zeros(count, dtype=torch.int64, device=like.device)
-        return KVCache(like.new_zeros(shape), like.new_zeros(shape), lengths_B, 0, True)
+        k_BCGK = like.new_zeros(count, capacity, num_kv_heads, head_dim)
+        v_BCGK = like.new_zeros(count, capacity, num_kv_heads, head_dim if value_dim is None else value_dim)
+        return KVCache(k_BCGK, v_BCGK, lengths_B, 0, True)
 
     @staticmethod
     def filled(k_MGK: Tensor, v_MGK: Tensor, segments: Segments) -> KVCache:
@@ -62,16 +66,43 @@ class KVCache:
             A cache whose capacity is the greatest length.
         """
         longest = max(segments.lengths, default=0)
-        cache = KVCache.empty(len(segments), longest, k_MGK.shape[1], k_MGK.shape[2], k_MGK)
+        cache = KVCache.empty(len(segments), longest, k_MGK.shape[1], k_MGK.shape[2], k_MGK, v_MGK.shape[2])
         return cache.append(k_MGK, v_MGK, segments)
 
     @property
     def segments(self) -> Segments:
         """The slots, as what attention is told."""
-        segments = Segments.slots(self.lengths_B, self.k_BCGK.shape[1], self.max_len)
+        segments = Segments.slots(self.lengths_B, self.k_BCGK.shape[1], self.max_len, clean=True)
         if self.even:
             segments._derived["lengths"] = (self.max_len,) * len(segments)
         return segments
+
+    def reserve(self, capacity: int) -> KVCache:
+        """Make room.
+
+        Args:
+            capacity: Places that a slot must have.
+
+        Returns:
+            This cache where there is room already; else one with more, at most twice as much as asked for.
+        """
+        if capacity <= self.k_BCGK.shape[1]:
+            return self
+        more = round_up(capacity) - self.k_BCGK.shape[1]
+        k_BCGK, v_BCGK = (nn.functional.pad(x, (0, 0, 0, 0, 0, more)) for x in (self.k_BCGK, self.v_BCGK))
+        return replace(self, k_BCGK=k_BCGK, v_BCGK=v_BCGK)
+
+    def first(self, count: int) -> KVCache:
+        """Keep the first slots only, without copying.
+
+        Args:
+            count: Slots to keep.
+
+        Returns:
+            A view of them.
+        """
+        lengths_B = self.lengths_B[:count]
+        return replace(self, k_BCGK=self.k_BCGK[:count], v_BCGK=self.v_BCGK[:count], lengths_B=lengths_B)
 
     def append(self, k_NGK: Tensor, v_NGK: Tensor, segments: Segments) -> KVCache:
         """Add tokens behind those that are there.

@@ -111,11 +111,22 @@ class Plan:
         """
         if not self.groups:
             return []
+        if side == "key" and self.owners[1].form == "slots":
+            return [self._slots(rows)]
         index, places = (self.query_rows, self.query_places) if side == "query" else (self.key_rows, self.key_places)
         sizes = [(len(g), g.queries if side == "query" else g.keys) for g in self.groups]
         laid = rows if index is None else _Take.apply(rows, index, places)
         parts = laid.split([count * size for count, size in sizes]) if len(sizes) > 1 else (laid,)
         return [part.unflatten(0, size) for part, size in zip(parts, sizes, strict=True)]
+
+    def _slots(self, rows: Tensor) -> Tensor:
+        """See slots as they lie, up to the bound; what lies beyond their lengths must not reach anything, NaN neither."""
+        segments, group = self.owners[1], self.groups[0]
+        laid = rows.unflatten(0, (len(segments), segments.capacity))[:, : segments.max_len]
+        if segments.clean or not group.filled_keys:
+            return laid
+        beyond_BS = torch.arange(segments.max_len, device=rows.device)[None] >= segments.lengths_B[:, None]
+        return laid.masked_fill(beyond_BS[:, :, None, None], 0.0)
 
     def take_back(self, contexts: list[Tensor]) -> Tensor:
         """Bring the groups' results back into the batch's order.
@@ -178,8 +189,8 @@ def plan(q_segments: Segments, k_segments: Segments) -> Plan:
     """Lay queries and keys out as groups of like lengths; computed once for a pair of segments.
 
     Args:
-        q_segments: Sequences of the queries, uniform or ragged.
-        k_segments: Sequences of the keys, in any form, as many.
+        q_segments: Sequences of the queries, uniform or ragged; uniform where the keys are slots.
+        k_segments: Sequences of the keys, as many.
 
     Returns:
         The plan.
@@ -211,11 +222,15 @@ def _cut(lengths: list[tuple[int, int, int]]) -> list[list[tuple[int, int, int]]
 def _make(q_segments: Segments, k_segments: Segments) -> Plan:
     device = q_segments.lengths_B.device
     owners = (q_segments, k_segments)
-    uniform = q_segments.form == k_segments.form == "uniform"
-    if uniform and len(q_segments) and q_segments.max_len and k_segments.max_len:
+    if q_segments.form == "uniform" and k_segments.form in ("uniform", "slots"):
+        if not (len(q_segments) and q_segments.max_len and k_segments.max_len):
+            return Plan((), None, None, None, None, owners)
+        # Slots need a mask unless the host knows that all are full up to the bound.
+        known = None if k_segments.form == "slots" and "lengths" not in k_segments._derived else k_segments.lengths
+        filled = known is None or min(known) < k_segments.max_len
         sequences_B = torch.arange(len(q_segments), device=device)
         sizes = q_segments.max_len, k_segments.max_len
-        group = Group(sequences_B, *sizes, q_segments.lengths_B, k_segments.lengths_B, False, False)
+        group = Group(sequences_B, *sizes, q_segments.lengths_B, k_segments.lengths_B, filled, False)
         return Plan((group,), None, None, None, None, owners)
 
     pairs = zip(k_segments.lengths, q_segments.lengths, range(len(q_segments)), strict=True)
@@ -237,8 +252,6 @@ def _make(q_segments: Segments, k_segments: Segments) -> Plan:
 
 
 def _starts(segments: Segments) -> Tensor:
-    if segments.form == "slots":
-        return torch.arange(len(segments)) * segments.capacity
     lengths = torch.tensor(segments.lengths, dtype=torch.int64)
     return lengths.cumsum(0) - lengths
 

@@ -37,7 +37,7 @@ class Rows:
     """Recorded weights of one sequence in one call.
 
     Attributes:
-        sequence: Index of the sequence in the batch.
+        sequence: Index of the sequence in the batch that the model was given.
         heads: The query heads, in the order of the rows.
         queries: The queries' indices in the call, in the order of the rows.
         weights_HTS: Weights of those heads and queries over all keys of the sequence, detached.
@@ -126,8 +126,10 @@ class record(Mapping[str, list[Rows]]):  # noqa: N801 - used like a function: wi
             raise UsageError(f"heads {list(heads)} of {num_heads}", where="record", mend=f"heads are 0 to {num_heads - 1}")
         heads_H = torch.tensor(heads, device=q_NHK.device)
         key_heads_H = heads_H // (num_heads // k_MGK.shape[1])
-        sequences = range(len(q_segments)) if self._sequences is None else self._sequences
-        for sequence in sequences:
+        names = q_segments.origin or range(len(q_segments))
+        for sequence, name in enumerate(names):
+            if self._sequences is not None and name not in self._sequences:
+                continue
             length, keys = q_segments.lengths[sequence], k_segments.lengths[sequence]
             places = range(length) if self._queries is None else [q + length if q < 0 else q for q in self._queries]
             queries = tuple(place for place in places if 0 <= place < length)
@@ -150,7 +152,7 @@ class record(Mapping[str, list[Rows]]):  # noqa: N801 - used like a function: wi
                 None if mask is None else mask.allow(at),
                 at,
             )[0]
-            self._rows[self._names[id(site)]].append(Rows(sequence, heads, queries, weights_HTS))
+            self._rows[self._names[id(site)]].append(Rows(name, heads, queries, weights_HTS))
 
 
 _active: ContextVar[tuple[record, ...]] = ContextVar("regard_recorders", default=())

@@ -57,6 +57,9 @@ class Segments:
         starts_B: int64, row of each sequence's first token.
         max_len: No length is greater. Exact for uniform, a rounded bound for ragged, any bound up to the capacity for slots.
         capacity: Places of a slot; 0 for the other forms.
+        clean: For slots: the maker promises finite numbers beyond the lengths, so that nothing need be cleared there.
+        origin: Index of each sequence in the batch that a caller knows, where a model attends for some of its sequences or
+            in another order; None where it is that batch. Recorders name sequences by it.
     """
 
     form: Form
@@ -64,6 +67,8 @@ class Segments:
     starts_B: Tensor
     max_len: int
     capacity: int = 0
+    clean: bool = False
+    origin: tuple[int, ...] | None = None
     # Things derived from the lengths on first use (host copies, the groups of the dense backend): they follow from the
     # fields above alone, so a copy without them behaves alike.
     _derived: dict = field(default_factory=dict, repr=False, compare=False)
@@ -114,19 +119,20 @@ class Segments:
         return segments
 
     @staticmethod
-    def slots(lengths_B: Tensor, capacity: int, max_len: int | None = None) -> Segments:
+    def slots(lengths_B: Tensor, capacity: int, max_len: int | None = None, clean: bool = False) -> Segments:
         """Make the slots of a cache.
 
         Args:
             lengths_B: int64, places of each slot that are filled, each ≤ capacity.
             capacity: Places of a slot; row ``b * capacity`` is the first of slot b.
             max_len: A bound of the lengths known on the host, so that nothing beyond it is read; None is the capacity.
+            clean: All places beyond the lengths hold finite numbers; False clears them at every use.
 
         Returns:
             The segments of ``B * capacity`` rows.
         """
         starts_B = torch.arange(lengths_B.shape[0], dtype=torch.int64, device=lengths_B.device) * capacity
-        return Segments("slots", lengths_B, starts_B, capacity if max_len is None else max_len, capacity)
+        return Segments("slots", lengths_B, starts_B, capacity if max_len is None else max_len, capacity, clean)
 
     def __len__(self) -> int:
         """Count the sequences."""
@@ -189,6 +195,8 @@ class Segments:
             self.starts_B.to(device, non_blocking=True),
             self.max_len,
             self.capacity,
+            self.clean,
+            self.origin,
         )
         if "lengths" in self._derived:
             moved._derived["lengths"] = self._derived["lengths"]
@@ -197,7 +205,7 @@ class Segments:
 
 pytree.register_pytree_node(
     Segments,
-    lambda s: ([s.lengths_B, s.starts_B], (s.form, s.max_len, s.capacity)),
-    lambda tensors, context: Segments(context[0], tensors[0], tensors[1], context[1], context[2]),  # type: ignore[index]
+    lambda s: ([s.lengths_B, s.starts_B], (s.form, s.max_len, s.capacity, s.clean, s.origin)),
+    lambda tensors, context: Segments(context[0], tensors[0], tensors[1], *context[1:]),  # type: ignore[index]
     serialized_type_name="regard.attention.Segments",
 )

@@ -6,7 +6,6 @@ made, so that the fused kernels are taken.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from regard.attention.groups import Group, plan
@@ -33,7 +32,10 @@ def run(
     if not layout.groups:
         return q_NHK.new_zeros(q_NHK.shape[0], q_NHK.shape[1], v_MGK.shape[-1])
     # Fill-up keys stand behind all real queries, so between equal segments the causal kernel leaves them out by itself.
-    is_causal = bias is None and mask is not None and mask.window() == (-1, 0) and q_segments is k_segments
+    only_causal = mask is not None and mask.window() == (-1, 0)
+    is_causal = bias is None and only_causal and q_segments is k_segments
+    # One new query stands at the last key: it sees all that there is.
+    mask = None if only_causal and q_segments.form == "uniform" and q_segments.max_len == 1 else mask
     contexts = []
     laid = (layout.lay_out(q_NHK, "query"), layout.lay_out(k_MGK, "key"), layout.lay_out(v_MGK, "key"))
     for group, q_BTHK, k_BSGK, v_BSGK in zip(layout.groups, *laid, strict=True):
@@ -88,8 +90,3 @@ def fused(
     )
     return context_BHTK.transpose(1, 2)
 
-
-def clear(x_BSGK: Tensor, lengths_B: Tensor) -> Tensor:
-    """Zero the places beyond each length, so that whatever lies there (NaN too) reaches nothing."""
-    beyond_BS = torch.arange(x_BSGK.shape[1], device=x_BSGK.device)[None] >= lengths_B[:, None]
-    return x_BSGK.masked_fill(beyond_BS[:, :, None, None], 0.0)

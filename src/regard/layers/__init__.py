@@ -1,0 +1,1 @@
+"""Token-wise layers, the Transformer block, and recurrent layers: what models are built of."""

@@ -1,0 +1,142 @@
+"""The Transformer block: attention where vectors meet, an MLP where they do not, each behind a residual and a norm."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor, nn
+
+from regard.attention import KVCache, MultiHeadAttention, Segments
+from regard.attention.masks import Mask
+from regard.attention.positions import Bias
+from regard.errors import ConfigError
+from regard.layers.mlp import MLP
+
+
+class Block(nn.Module):
+    """x ← x + sublayer(norm(x)) (pre) or norm(x + sublayer(x)) (post), for self-attention, cross-attention and MLP.
+
+    Args:
+        embed_dim: Width D.
+        num_heads: Query heads H.
+        mlp_dim: Inner width F of the MLP.
+        cross: Attend to a context too (decoder block).
+        norm: ``post`` as in the paper, ``pre`` as in later models: steadier without warm-up; its stack ends with a norm.
+        num_kv_heads: Key–value heads G; None is H.
+        activation: Of the MLP.
+        dropout_p: Of each sublayer's result.
+        attention_dropout_p: Of attention weights.
+        mlp_dropout_p: Of the MLP's inner activations.
+        rotary_base: Rotary positions in self-attention with this base; None for none.
+        norm_eps: Added to the variance in layer norms.
+
+    Raises:
+        ConfigError: The norm is neither pre nor post.
+
+    Source: Vaswani et al. 2017, §3.1, §5.4; pre-norm: Xiong et al. 2020.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        mlp_dim: int,
+        *,
+        cross: bool = False,
+        norm: Literal["pre", "post"] = "post",
+        num_kv_heads: int | None = None,
+        activation: str = "relu",
+        dropout_p: float = 0.0,
+        attention_dropout_p: float = 0.0,
+        mlp_dropout_p: float = 0.0,
+        rotary_base: float | None = None,
+        norm_eps: float = 1e-5,
+    ) -> None:
+        super().__init__()
+        if norm not in ("pre", "post"):
+            raise ConfigError(f"unknown norm {norm!r}", mend="choose pre or post")
+        self.pre = norm == "pre"
+        self.self_attn = MultiHeadAttention(
+            embed_dim, num_heads, num_kv_heads=num_kv_heads, dropout_p=attention_dropout_p, rotary_base=rotary_base
+        )
+        self.self_norm = nn.LayerNorm(embed_dim, norm_eps)
+        self.cross_attn = self.cross_norm = None
+        if cross:
+            self.cross_attn = MultiHeadAttention(
+                embed_dim, num_heads, num_kv_heads=num_kv_heads, dropout_p=attention_dropout_p
+            )
+            self.cross_norm = nn.LayerNorm(embed_dim, norm_eps)
+        self.mlp = MLP(embed_dim, mlp_dim, activation, mlp_dropout_p)
+        self.mlp_norm = nn.LayerNorm(embed_dim, norm_eps)
+        self.dropout = nn.Dropout(dropout_p)
+
+    def _before(self, x_ND: Tensor, norm: nn.Module) -> Tensor:
+        return norm(x_ND) if self.pre else x_ND
+
+    def _after(self, x_ND: Tensor, update_ND: Tensor, norm: nn.Module) -> Tensor:
+        x_ND = x_ND + self.dropout(update_ND)
+        return x_ND if self.pre else norm(x_ND)
+
+    def forward(
+        self,
+        x_ND: Tensor,
+        segments: Segments,
+        context_MD: Tensor | None = None,
+        context_segments: Segments | None = None,
+        *,
+        mask: Mask | None = None,
+        bias: Bias | None = None,
+    ) -> Tensor:
+        """Run the block over whole sequences.
+
+        Args:
+            x_ND: Tokens.
+            segments: Which belong together.
+            context_MD: What a decoder block attends to; None for an encoder block.
+            context_segments: Which rows of it belong together.
+            mask: For self-attention.
+            bias: For self-attention's scores.
+
+        Returns:
+            y_ND.
+        """
+        update_ND = self.self_attn(self._before(x_ND, self.self_norm), segments, mask=mask, bias=bias)
+        x_ND = self._after(x_ND, update_ND, self.self_norm)
+        if self.cross_attn is not None and self.cross_norm is not None:
+            before_ND = self._before(x_ND, self.cross_norm)
+            update_ND = self.cross_attn(before_ND, segments, context_MD, context_segments)
+            x_ND = self._after(x_ND, update_ND, self.cross_norm)
+        return self._after(x_ND, self.mlp(self._before(x_ND, self.mlp_norm)), self.mlp_norm)
+
+    def extend(
+        self,
+        x_ND: Tensor,
+        segments: Segments,
+        cache: KVCache,
+        context: KVCache | None = None,
+        context_segments: Segments | None = None,
+        *,
+        mask: Mask | None = None,
+        bias: Bias | None = None,
+    ) -> tuple[Tensor, KVCache]:
+        """Run the block over new tokens, given the keys and values of those before.
+
+        Args:
+            x_ND: New tokens.
+            segments: The same number for each slot of the cache.
+            cache: Self-attention's past.
+            context: Cross-attention's keys and values; None for a block without.
+            context_segments: Which of the new tokens read the same context: beams of one source.
+            mask: For self-attention.
+            bias: For self-attention's scores.
+
+        Returns:
+            y_ND and the cache with the new tokens.
+        """
+        update_ND, cache = self.self_attn.extend(self._before(x_ND, self.self_norm), segments, cache, mask=mask, bias=bias)
+        x_ND = self._after(x_ND, update_ND, self.self_norm)
+        if self.cross_attn is not None and self.cross_norm is not None and context is not None:
+            before_ND = self._before(x_ND, self.cross_norm)
+            update_ND = self.cross_attn.read(before_ND, context_segments or segments, context)
+            x_ND = self._after(x_ND, update_ND, self.cross_norm)
+        return self._after(x_ND, self.mlp(self._before(x_ND, self.mlp_norm)), self.mlp_norm), cache

@@ -1,0 +1,177 @@
+"""Recurrent layers over flat rows, and attention from a recurrent state."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from regard.attention import Segments, Site, attend
+from regard.attention.scores import Additive, Dot, General, ScaledDot, Score
+from regard.errors import ConfigError, DataError
+
+Cell = Literal["rnn", "lstm", "gru"]
+
+# A recurrent state: (layers, B, hidden) of each part; LSTMs have two parts, the others one.
+State = tuple[Tensor, ...]
+
+
+class Recurrent(nn.Module):
+    """h_t = f_W(x_t, h_{t−1}) over every sequence of a batch.
+
+    Args:
+        cell: ``rnn`` (Elman, tanh), ``lstm`` or ``gru``.
+        input_dim: Width of x.
+        hidden_dim: Width of h, for each direction.
+        num_layers: Layers, one on top of the other.
+        bidirectional: Read each sequence from both ends; the result has both directions' states.
+        dropout_p: Between layers, in training.
+
+    Raises:
+        ConfigError: The cell has no such name.
+
+    Source: Elman 1990; Hochreiter & Schmidhuber 1997; Cho et al. 2014, §2.3; Schuster & Paliwal 1997.
+    """
+
+    def __init__(
+        self,
+        cell: Cell,
+        input_dim: int,
+        hidden_dim: int,
+        num_layers: int = 1,
+        *,
+        bidirectional: bool = False,
+        dropout_p: float = 0.0,
+    ) -> None:
+        super().__init__()
+        kinds = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
+        if cell not in kinds:
+            raise ConfigError(f"unknown cell {cell!r}", mend=f"choose from {', '.join(kinds)}")
+        self.num_parts = 2 if cell == "lstm" else 1
+        self.directions = 2 if bidirectional else 1
+        self.layers = kinds[cell](
+            input_dim,
+            hidden_dim,
+            num_layers,
+            bidirectional=bidirectional,
+            dropout=dropout_p if num_layers > 1 else 0.0,
+        )
+
+    def forward(self, x_ND: Tensor, segments: Segments, state: State | None = None) -> tuple[Tensor, State]:
+        """Run over whole sequences.
+
+        Args:
+            x_ND: Tokens.
+            segments: Which belong together; each has at least one token.
+            state: Where to start from; None is zeros.
+
+        Returns:
+            h_ND of the top layer (both directions side by side), and the last state of each layer and direction.
+
+        Raises:
+            DataError: A sequence has no token.
+        """
+        order_N, back_N, order_B, back_B, sizes_T = time_major(segments)
+        if state is not None:
+            state = tuple(part[:, order_B] for part in state)
+        packed = PackedSequence(x_ND[order_N], sizes_T)
+        hidden, last = self.layers(packed, self._join(state))
+        return hidden.data[back_N], tuple(part[:, back_B] for part in self._split(last))
+
+    def step(self, x_BD: Tensor, state: State) -> tuple[Tensor, State]:
+        """Run one step of each sequence.
+
+        Args:
+            x_BD: One token of each.
+            state: Where each stands.
+
+        Returns:
+            h_BD of the top layer, and the new state.
+        """
+        hidden_1BD, last = self.layers(x_BD[None], self._join(state))
+        return hidden_1BD[0], self._split(last)
+
+    def _join(self, state: State | None) -> Tensor | State | None:
+        return state if state is None or self.num_parts == 2 else state[0]
+
+    def _split(self, last: Tensor | State) -> State:
+        return (last,) if isinstance(last, Tensor) else last
+
+
+def time_major(segments: Segments) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Find the order in which recurrent kernels read a batch: all first tokens, then all second ones, longest sequence first.
+
+    Args:
+        segments: The sequences, each of at least one token.
+
+    Returns:
+        Row of each place and place of each row; sequence of each rank and rank of each sequence, by length; and the number
+        of sequences that have a token at each time (on the CPU).
+
+    Raises:
+        DataError: A sequence has no token.
+    """
+    if "time_major" not in segments._derived:
+        lengths_B = torch.tensor(segments.lengths, dtype=torch.int64)
+        if len(lengths_B) == 0 or int(lengths_B.min()) < 1:
+            raise DataError("a recurrent layer met a sequence without tokens")
+        order_B = torch.argsort(lengths_B, descending=True, stable=True)
+        back_B = torch.argsort(order_B)
+        times_T1 = torch.arange(int(lengths_B.max()))[:, None]
+        there_TB = times_T1 < lengths_B[order_B]
+        starts_B = (lengths_B.cumsum(0) - lengths_B)[order_B]
+        order_N = (starts_B + times_T1)[there_TB]
+        back_N = torch.empty_like(order_N)
+        back_N[order_N] = torch.arange(len(order_N))
+        device = segments.lengths_B.device
+        moved = tuple(t.to(device) for t in (order_N, back_N, order_B, back_B))
+        segments._derived["time_major"] = (*moved, there_TB.sum(1))
+    return segments._derived["time_major"]
+
+
+class StateAttention(Site):
+    """e_{t,i} = score(W_s s, W_h h_i);  a_t = softmax(e_t);  c_t = Σ_i a_{t,i} h_i: a new context from each decoder state.
+
+    Args:
+        state_dim: Width of the decoder state s.
+        context_dim: Width of the encoder states h.
+        attention_dim: Width in which the two are compared.
+        score: ``additive``, ``dot``, ``scaled-dot`` or ``general``.
+
+    Raises:
+        ConfigError: The score has no such name.
+
+    Source: Bahdanau et al. 2015, §3.1 and appendix A.1.2; Luong et al. 2015, §3.1.
+    """
+
+    def __init__(self, state_dim: int, context_dim: int, attention_dim: int, score: str = "additive") -> None:
+        super().__init__()
+        scores: dict[str, type[Score]] = {"additive": Additive, "dot": Dot, "scaled-dot": ScaledDot, "general": General}
+        if score not in scores:
+            raise ConfigError(f"unknown attention score {score!r}", mend=f"choose from {', '.join(scores)}")
+        has_parameters = score in ("additive", "general")
+        self.score = scores[score](1, attention_dim) if has_parameters else scores[score]()
+        self.q_proj = nn.Linear(state_dim, attention_dim)
+        self.k_proj = nn.Linear(context_dim, attention_dim, bias=False)  # one bias in the sum is enough
+
+    def forward(self, state_BD: Tensor, q_segments: Segments, k_M1K: Tensor, h_M1D: Tensor, k_segments: Segments) -> Tensor:
+        """Look at the source from a decoder state.
+
+        Args:
+            state_BD: Decoder states, one or several (beams) for each source.
+            q_segments: Which of them belong to one source.
+            k_M1K: ``k_proj`` of the encoder states, made once.
+            h_M1D: The encoder states.
+            k_segments: Which of them belong to one source.
+
+        Returns:
+            c_BD, the contexts.
+        """
+        q_B1K = self.q_proj(state_BD)[:, None]
+        # Keys and values differ in width here; the formula's own backend takes that for every score.
+        context_B1D = attend(
+            q_B1K, k_M1K, h_M1D, q_segments, k_segments, score=self.score, backend="reference", site=self
+        )
+        return context_B1D[:, 0]

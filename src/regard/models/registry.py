@@ -1,0 +1,93 @@
+"""The families of models. A family's file registers it; that alone enrols it in the command line, the tests' battery and the
+table of sizes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from regard.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Size:
+    """A published size of a family.
+
+    Attributes:
+        name: As users type it.
+        config: What is built.
+        paper: Parameters as printed in the paper; None where it prints none.
+        note: The vocabulary counted, and why the count differs from the print.
+    """
+
+    name: str
+    config: Any
+    paper: str | None
+    note: str
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of models.
+
+    Attributes:
+        name: As recipes and config files name it.
+        config: Its frozen dataclass of settings.
+        build: Makes a model from its settings.
+        tiny: Settings of a model small enough for tests, of every layer kind.
+        sizes: Published sizes.
+    """
+
+    name: str
+    config: type
+    build: Callable[[Any], nn.Module]
+    tiny: tuple[Any, ...]
+    sizes: tuple[Size, ...] = ()
+
+
+_families: dict[str, Family] = {}
+
+
+def register(family: Family) -> Family:
+    """Enrol a family.
+
+    Args:
+        family: The family; its name is new.
+
+    Returns:
+        The same.
+    """
+    _families[family.name] = family
+    return family
+
+
+def families() -> dict[str, Family]:
+    """Give all families by name, in the order of their names."""
+    package = importlib.import_module("regard.models")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"regard.models.{module.name}")
+    return dict(sorted(_families.items()))
+
+
+def family(name: str) -> Family:
+    """Find a family.
+
+    Args:
+        name: Its name.
+
+    Returns:
+        The family.
+
+    Raises:
+        ConfigError: There is no such family.
+    """
+    known = families()
+    if name not in known:
+        raise ConfigError(f"unknown model family {name!r}", mend=f"choose from {', '.join(known)}")
+    return known[name]

@@ -1,0 +1,259 @@
+"""The recurrent encoder–decoder, without and with attention.
+
+Without: the encoder's last state is the one context c of all steps, s_t = g_U(y_{t−1}, s_{t−1}, c) (Sutskever et al. 2014;
+Cho et al. 2014, §2.2). With: a new context from every state, c_t = Σ_i a_{t,i} h_i with weights from s_{t−1} and h_i, which
+nothing supervises (Bahdanau et al. 2015, §3; scores of Luong et al. 2015, §3.1).
+
+Ours differs in: one affine layer with tanh before the output instead of maxout; a start state made from both directions'
+last states; dropout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention import KVCache, Segments
+from regard.errors import ConfigError
+from regard.layers.recurrent import Cell, Recurrent, State, StateAttention, time_major
+from regard.models.registry import Family, register
+
+
+@dataclass(frozen=True)
+class RNNConfig:
+    """Settings of a recurrent encoder–decoder.
+
+    Attributes:
+        source_vocab_size: Tokens of the source vocabulary.
+        target_vocab_size: Tokens of the target vocabulary.
+        cell: ``rnn``, ``lstm`` or ``gru``.
+        attention: ``none``, ``additive``, ``dot``, ``scaled-dot`` or ``general``.
+        embed_dim: Width of token vectors.
+        hidden_dim: Width of states; each direction of the encoder has it.
+        attention_dim: Width in which states are compared.
+        encoder_layers: Layers of the encoder.
+        decoder_layers: Layers of the decoder.
+        bidirectional: The encoder reads from both ends.
+        share: ``all`` (source, target and output tables are one), ``target`` (target and output) or ``none``.
+        dropout: On embeddings, between layers, and before the output.
+    """
+
+    source_vocab_size: int
+    target_vocab_size: int
+    cell: Cell = "gru"
+    attention: Literal["none", "additive", "dot", "scaled-dot", "general"] = "additive"
+    embed_dim: int = 256
+    hidden_dim: int = 512
+    attention_dim: int = 512
+    encoder_layers: int = 1
+    decoder_layers: int = 1
+    bidirectional: bool = True
+    share: Literal["all", "target", "none"] = "target"
+    dropout: float = 0.2
+
+
+@dataclass(frozen=True, eq=False)
+class RNNState:
+    """Where decoding stands: R rows, one a beam, the beams of a source side by side.
+
+    Attributes:
+        state: Decoder states of each layer and row.
+        memory: With attention, what it looks at, a slot a source; None without.
+        context_RD: Without attention, the one context of each row; None with.
+        beams: Rows of one source.
+    """
+
+    state: State
+    memory: KVCache | None
+    context_RD: Tensor | None
+    beams: int
+
+    def select(self, rows_R: Tensor, sources_B: Tensor | None) -> RNNState:
+        """Go on from other rows.
+
+        Args:
+            rows_R: For each new row the old one that it continues.
+            sources_B: For each new source the old one; None where the sources stay.
+
+        Returns:
+            The state.
+        """
+        memory = self.memory if self.memory is None or sources_B is None else self.memory.select(sources_B)
+        context_RD = None if self.context_RD is None else self.context_RD[rows_R]
+        state = tuple(part[:, rows_R] for part in self.state)
+        return replace(self, state=state, memory=memory, context_RD=context_RD)
+
+
+class RNN(nn.Module):
+    """Recurrent encoder–decoder over flat rows of tokens.
+
+    Args:
+        config: The settings.
+
+    Raises:
+        ConfigError: ``share`` asks for one table of two vocabularies of different size, or is unknown.
+    """
+
+    def __init__(self, config: RNNConfig) -> None:
+        super().__init__()
+        c = self.config = config
+        if c.share not in ("all", "target", "none"):
+            raise ConfigError(f"unknown share {c.share!r}", mend="choose all, target or none")
+        if c.share == "all" and c.source_vocab_size != c.target_vocab_size:
+            sizes = f"{c.source_vocab_size} source and {c.target_vocab_size} target tokens cannot share one table"
+            raise ConfigError(sizes, mend="train one tokenizer for both, or set share: target")
+        self.source_embed = nn.Embedding(c.source_vocab_size, c.embed_dim)
+        self.target_embed = nn.Embedding(c.target_vocab_size, c.embed_dim)
+        for table in (self.source_embed, self.target_embed):
+            nn.init.normal_(table.weight, std=c.embed_dim**-0.5)
+        if c.share == "all":
+            self.target_embed.weight = self.source_embed.weight
+        self.dropout = nn.Dropout(c.dropout)
+        self.encoder = Recurrent(
+            c.cell, c.embed_dim, c.hidden_dim, c.encoder_layers, bidirectional=c.bidirectional, dropout_p=c.dropout
+        )
+        context_dim = c.hidden_dim * self.encoder.directions
+        self.start_proj = nn.Linear(context_dim, c.decoder_layers * c.hidden_dim * self.encoder.num_parts)
+        self.attention = None
+        if c.attention != "none":
+            self.attention = StateAttention(c.hidden_dim, context_dim, c.attention_dim, c.attention)
+        self.decoder = Recurrent(c.cell, c.embed_dim + context_dim, c.hidden_dim, c.decoder_layers, dropout_p=c.dropout)
+        self.output_proj = nn.Linear(c.hidden_dim + context_dim + c.embed_dim, c.embed_dim)
+        self.output = nn.Linear(c.embed_dim, c.target_vocab_size)
+        nn.init.zeros_(self.output.bias)
+        if c.share != "none":
+            self.output.weight = self.target_embed.weight
+
+    def _encode(self, source_M: Tensor, segments: Segments) -> tuple[Tensor, Tensor, State]:
+        """Encode sources: states h_MD, last state of the top layer c_BD, first decoder state."""
+        c = self.config
+        h_MD, last = self.encoder(self.dropout(self.source_embed(source_M)), segments)
+        top = last[0].unflatten(0, (c.encoder_layers, self.encoder.directions))[-1]
+        context_BD = top.transpose(0, 1).flatten(1)
+        parts = torch.tanh(self.start_proj(context_BD)).chunk(self.encoder.num_parts, -1)
+        start = tuple(part.unflatten(-1, (c.decoder_layers, c.hidden_dim)).transpose(0, 1).contiguous() for part in parts)
+        return h_MD, context_BD, start
+
+    def _memory(self, attention: StateAttention, h_MD: Tensor, segments: Segments) -> KVCache:
+        """Lay encoder states and their projections out as slots, once for all steps."""
+        return KVCache.filled(attention.k_proj(h_MD)[:, None], h_MD[:, None], segments)
+
+    def forward(self, source_M: Tensor, source_segments: Segments, target_N: Tensor, target_segments: Segments) -> Tensor:
+        """Compute what predicts the token after each target token.
+
+        Args:
+            source_M: int64, source tokens.
+            source_segments: Which belong together.
+            target_N: int64, target tokens, each sequence from its start token on.
+            target_segments: Which belong together.
+
+        Returns:
+            hidden_ND; :meth:`head` turns it into scores of tokens.
+        """
+        h_MD, context_BD, state = self._encode(source_M, source_segments)
+        y_ND = self.dropout(self.target_embed(target_N))
+        if self.attention is None:
+            context_ND = context_BD[target_segments.sequence_N()]
+            s_ND, _ = self.decoder(torch.cat([y_ND, context_ND], -1), target_segments, state)
+        else:
+            s_ND, context_ND = self._attentive(self.attention, h_MD, source_segments, y_ND, target_segments, state)
+        return self._deep(y_ND, s_ND, context_ND)
+
+    def _attentive(
+        self,
+        attention: StateAttention,
+        h_MD: Tensor,
+        source_segments: Segments,
+        y_ND: Tensor,
+        target_segments: Segments,
+        state: State,
+    ) -> tuple[Tensor, Tensor]:
+        """Decode known targets step by step, longest first, so that at each time the sequences still going stand first."""
+        order_N, back_N, order_B, _, sizes_T = time_major(target_segments)
+        memory = self._memory(attention, h_MD, source_segments).select(order_B)
+        state = tuple(part[:, order_B] for part in state)
+        names = tuple(order_B.tolist())
+        states, contexts = [], []
+        going = -1
+        for y_BD in y_ND[order_N].split(sizes_T.tolist()):
+            if len(y_BD) != going:
+                going = len(y_BD)
+                state = tuple(part[:, :going] for part in state)
+                memory = memory.first(going)
+                q_segments = replace(Segments.uniform(going, 1, y_ND.device), origin=names[:going])
+                k_segments = memory.segments
+                k_M1K, h_M1D = memory.k_BCGK.flatten(0, 1), memory.v_BCGK.flatten(0, 1)
+            context_BD = attention(state[0][-1], q_segments, k_M1K, h_M1D, k_segments)
+            s_BD, state = self.decoder.step(torch.cat([y_BD, context_BD], -1), state)
+            states.append(s_BD)
+            contexts.append(context_BD)
+        return torch.cat(states)[back_N], torch.cat(contexts)[back_N]
+
+    def _deep(self, y_ND: Tensor, s_ND: Tensor, context_ND: Tensor) -> Tensor:
+        """Combine the last token, the state and the context for the output (Bahdanau et al. 2015, appendix A.2.2)."""
+        return self.dropout(torch.tanh(self.output_proj(torch.cat([s_ND, context_ND, y_ND], -1))))
+
+    def head(self, hidden_ND: Tensor) -> Tensor:
+        """Score every token of the vocabulary.
+
+        Args:
+            hidden_ND: From :meth:`forward`.
+
+        Returns:
+            logits_NV.
+        """
+        return self.output(hidden_ND)
+
+    def start(self, source_M: Tensor, segments: Segments, beams: int) -> RNNState:
+        """Encode sources and get ready to decode.
+
+        Args:
+            source_M: int64, source tokens.
+            segments: Which belong together.
+            beams: Rows of each source.
+
+        Returns:
+            The state before the first token.
+        """
+        h_MD, context_BD, state = self._encode(source_M, segments)
+        state = tuple(part.repeat_interleave(beams, 1) for part in state)
+        if self.attention is None:
+            return RNNState(state, None, context_BD.repeat_interleave(beams, 0), beams)
+        return RNNState(state, self._memory(self.attention, h_MD, segments), None, beams)
+
+    def step(self, tokens_R: Tensor, state: RNNState) -> tuple[Tensor, RNNState]:
+        """Read one token a row.
+
+        Args:
+            tokens_R: int64, the newest token of each row.
+            state: Where decoding stands.
+
+        Returns:
+            logits_RV of the next token, and the new state.
+        """
+        y_RD = self.dropout(self.target_embed(tokens_R))
+        context_RD = state.context_RD
+        if self.attention is not None and state.memory is not None:
+            q_segments = Segments.uniform(len(tokens_R) // state.beams, state.beams, tokens_R.device)
+            keys, values = state.memory.k_BCGK.flatten(0, 1), state.memory.v_BCGK.flatten(0, 1)
+            context_RD = self.attention(state.state[0][-1], q_segments, keys, values, state.memory.segments)
+        s_RD, hidden = self.decoder.step(torch.cat([y_RD, context_RD], -1), state.state)
+        return self.head(self._deep(y_RD, s_RD, context_RD)), replace(state, state=hidden)
+
+
+register(
+    Family(
+        name="rnn",
+        config=RNNConfig,
+        build=RNN,
+        tiny=(
+            RNNConfig(23, 29, "gru", "additive", 8, 16, 12),
+            RNNConfig(23, 29, "lstm", "general", 8, 16, 16, 2, 2),
+            RNNConfig(23, 23, "rnn", "scaled-dot", 8, 16, 16, bidirectional=False, share="all"),
+            RNNConfig(23, 29, "gru", "none", 8, 16, 16, 2, 1, share="none"),
+        ),
+    )
+)
