@@ -19,4 +19,15 @@ from regard.attention.multihead import MultiHeadAttention
 from regard.attention.record import Rows, Site, record
 from regard.attention.segments import Segments
 
-__all__ = ["KVCache", "MultiHeadAttention", "Rows", "Segments", "Site", "attend", "masks", "positions", "record", "scores"]
+__all__ = [
+    "KVCache",
+    "MultiHeadAttention",
+    "Rows",
+    "Segments",
+    "Site",
+    "attend",
+    "masks",
+    "positions",
+    "record",
+    "scores",
+]

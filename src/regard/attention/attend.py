@@ -34,7 +34,7 @@ def attend(
     backend: Backend | None = None,
     site: record.Site | None = None,
 ) -> Tensor:
-    """Attend: scores from queries and keys, weights by softmax over the keys of the same sequence, a weighted sum of values.
+    """Attend: scores from queries and keys, weights by softmax over a sequence's keys, a weighted sum of values.
 
     E = score(Q, K) + bias;  A = softmax(E over the allowed keys);  Y = dropout(A) V
 
@@ -62,11 +62,12 @@ def attend(
         q_segments: Which queries belong together; None for dense tensors.
         k_segments: Which keys do; as many sequences. None is ``q_segments``.
         mask: Which keys of its sequence a query may attend to; None is all of them. See :mod:`regard.attention.masks`.
-        bias: Added to the scores: a tensor (T, S), (H, T, S) or (B, H, T, S), or a :class:`~regard.attention.positions.Bias`.
+        bias: Added to the scores: a tensor (T, S), (H, T, S) or (B, H, T, S), or a
+            :class:`~regard.attention.positions.Bias`.
         score: The similarity function; None is scaled dot product.
         dropout_p: Probability that a weight is dropped; 0 outside training.
-        backend: Which kernel; None chooses by the table above. A request that a backend cannot serve raises: it never falls
-            back to something slow or wrong.
+        backend: Which kernel; None chooses by the table above. A request that a backend cannot serve raises: it never
+            falls back to something slow or wrong.
         site: The module that attends, for recording.
 
     Returns:
@@ -81,8 +82,9 @@ def attend(
     if q_segments is None:
         return _attend_dense(q, k, v, mask, bias, score, dropout_p, backend, site)
     k_segments = q_segments if k_segments is None else k_segments
-    _check(q, k, v, q_segments, k_segments, dropout_p)
     bias = TensorBias(bias) if isinstance(bias, Tensor) else bias
+    _check(q, k, v, q_segments, k_segments, dropout_p)
+    _check_cover(q, q_segments, k_segments, mask, bias)
     score = _SCALED_DOT if score is None else score
     if backend is None:
         backend = _choose(q, v, q_segments, k_segments, mask, bias, score, dropout_p)
@@ -139,6 +141,8 @@ def _check(q: Tensor, k: Tensor, v: Tensor, q_segments: Segments, k_segments: Se
         what = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)} are not all (rows, heads, head size)"
     elif k.shape[:2] != v.shape[:2]:
         what = f"k {tuple(k.shape)} and v {tuple(v.shape)} differ in rows or heads"
+    elif q.shape[2] != k.shape[2]:
+        what = f"queries of head size {q.shape[2]} and keys of {k.shape[2]}"
     elif k.shape[1] == 0 or q.shape[1] % k.shape[1]:
         what = f"{q.shape[1]} query heads cannot share {k.shape[1]} key-value heads"
     elif not q.dtype == k.dtype == v.dtype:
@@ -161,6 +165,23 @@ def _check(q: Tensor, k: Tensor, v: Tensor, q_segments: Segments, k_segments: Se
                 what = f"{name} has {rows.shape[0]} rows, its segments {segments.num_rows}"
     if what:
         raise UsageError(what, where="attend")
+
+
+def _check_cover(q: Tensor, q_segments: Segments, k_segments: Segments, mask: Mask | None, bias: Bias | None) -> None:
+    """Refuse masks and biases that do not cover the batch."""
+    if isinstance(mask, Tensor):
+        raise UsageError("the mask is a tensor", where="attend", mend="give masks.tensor(…), True = may attend")
+    if (mask is None and bias is None) or torch.compiler.is_compiling():
+        return
+    queries, keys = (
+        # What is known without waiting for the device; counting the rows of ragged ones has fetched their lengths
+        # already.
+        max(s._derived.get("lengths", ()), default=0) if s.form == "slots" else max(s.lengths, default=0)
+        for s in (q_segments, k_segments)
+    )
+    for given in (mask, bias):
+        if given is not None:
+            given.check(len(q_segments), q.shape[1], queries, keys)
 
 
 def _choose(
@@ -197,7 +218,9 @@ def _refuse(
     """Raise where the chosen backend cannot serve the request."""
     why = None
     if backend not in get_args(Backend):
-        raise UsageError(f"unknown backend {backend!r}", where="attend", mend=f"choose from {', '.join(get_args(Backend))}")
+        raise UsageError(
+            f"unknown backend {backend!r}", where="attend", mend=f"choose from {', '.join(get_args(Backend))}"
+        )
     if backend != "reference" and not isinstance(score, DotScore):
         why = "it takes dot-product scores only"
     elif (backend == "static") != (k_segments.form == "slots") and backend != "reference":

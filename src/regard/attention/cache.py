@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.segments import Segments, round_up
-from regard.errors import ContextError
+from regard.errors import ContextError, UsageError
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,16 +116,20 @@ class KVCache:
             The cache with them; this one is used up.
 
         Raises:
+            UsageError: The new tokens are not of one sequence for each slot.
             ContextError: A slot would hold more than its capacity.
         """
+        if len(segments) != len(self.lengths_B) or k_NGK.shape[0] != segments.num_rows:
+            what = f"{k_NGK.shape[0]} rows of {len(segments)} sequences for {len(self.lengths_B)} slots"
+            raise UsageError(what, where="KVCache.append", mend="give one sequence for each slot")
         most = segments.max_len if segments.form == "uniform" else max(segments.lengths, default=0)
         capacity = self.k_BCGK.shape[1]
         if self.max_len + most > capacity and int((self.lengths_B + segments.lengths_B).max()) > capacity:
             raise ContextError(f"{self.max_len} + {most} tokens in a cache for {capacity}")
         if self.even and segments.form == "uniform":
             places = slice(self.max_len, self.max_len + most)
-            self.k_BCGK[:, places] = k_NGK.unflatten(0, (-1, most)) if most else k_NGK.new_zeros(1)
-            self.v_BCGK[:, places] = v_NGK.unflatten(0, (-1, most)) if most else v_NGK.new_zeros(1)
+            self.k_BCGK[:, places] = k_NGK.unflatten(0, (len(segments), most))
+            self.v_BCGK[:, places] = v_NGK.unflatten(0, (len(segments), most))
         else:
             slot_N = segments.sequence_N()
             place_N = self.lengths_B[slot_N] + segments.positions_N()

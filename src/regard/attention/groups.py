@@ -1,7 +1,7 @@
-"""Sequences of like lengths, brought together into dense blocks: how kernels that know dense tensors only serve ragged rows.
+"""Sequences of like lengths, brought together into dense blocks: how kernels for dense tensors serve ragged rows.
 
-Sequences are sorted by their numbers of keys and queries, jointly, and cut into groups; within a group the shorter ones are
-filled up. A new group costs a kernel call, filling up costs arithmetic: the cut is where the two balance.
+Sequences are sorted by their numbers of keys and queries, jointly, and cut into groups; within a group the shorter ones
+are filled up. A new group costs a kernel call, filling up costs arithmetic: the cut is where the two balance.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Plan:
         return [part.unflatten(0, size) for part, size in zip(parts, sizes, strict=True)]
 
     def _slots(self, rows: Tensor) -> Tensor:
-        """See slots as they lie, up to the bound; what lies beyond their lengths must not reach anything, NaN neither."""
+        """See slots as they lie, up to the bound; what lies beyond their lengths reaches nothing, NaN neither."""
         segments, group = self.owners[1], self.groups[0]
         laid = rows.unflatten(0, (len(segments), segments.capacity))[:, : segments.max_len]
         if segments.clean or not group.filled_keys:
@@ -147,8 +147,8 @@ class Plan:
 class _Take(torch.autograd.Function):
     """rows[index]; the gradient is a gather too, since every row has at most one real place.
 
-    Fill-up places repeat a row of their own sequence. Their gradient is exactly zero: masked keys get none, and the results
-    of filled-up queries are never read.
+    Fill-up places repeat a row of their own sequence. Their gradient is exactly zero: masked keys get none, and the
+    results of filled-up queries are never read.
     """
 
     @staticmethod
@@ -183,6 +183,37 @@ class _Give(torch.autograd.Function):
         full = grad.new_zeros(ctx.num_places, *grad.shape[1:])
         full[places] = grad  # only the zero row is written more than once, and nothing reads its gradient
         return full, None
+
+
+class _Nothing(torch.autograd.Function):
+    """Zeros that belong to the graph: every gradient is zero, whatever the inputs hold, NaN too."""
+
+    @staticmethod
+    def forward(q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor) -> Tensor:
+        return q_NHK.new_zeros(*q_NHK.shape[:2], v_MGK.shape[-1])
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        needed = zip(ctx.saved_tensors, ctx.needs_input_grad, strict=True)
+        return tuple(torch.zeros_like(x) if needs else None for x, needs in needed)
+
+
+def nothing(q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor) -> Tensor:
+    """Give the result of a batch in which no query has a key.
+
+    Args:
+        q_NHK: Queries.
+        k_MGK: Keys.
+        v_MGK: Values.
+
+    Returns:
+        Zeros, (N, H, K) with the values' head size; gradients through them are zero.
+    """
+    return _Nothing.apply(q_NHK, k_MGK, v_MGK)
 
 
 def plan(q_segments: Segments, k_segments: Segments) -> Plan:

@@ -66,6 +66,19 @@ class Mask:
         """
         return None
 
+    def check(self, sequences: int, heads: int, queries: int, keys: int) -> None:
+        """Refuse a batch that the mask does not cover, which would be read wrongly rather than fail.
+
+        Args:
+            sequences: Sequences B.
+            heads: Query heads H.
+            queries: The most queries of a sequence.
+            keys: The most keys of a sequence, where the host knows them; otherwise 0.
+
+        Raises:
+            UsageError: It is too small, or made for another batch.
+        """
+
     def __and__(self, other: Mask) -> Mask:
         """Allow what both allow."""
         return All((self, other))
@@ -86,6 +99,10 @@ class All(Mask):
         for part in self.parts[1:]:
             allowed = allowed & part.allow(at)
         return allowed
+
+    def check(self, sequences: int, heads: int, queries: int, keys: int) -> None:
+        for part in self.parts:
+            part.check(sequences, heads, queries, keys)
 
     def window(self) -> tuple[int, int] | None:
         bands = [part.window() for part in self.parts]
@@ -149,6 +166,12 @@ class Prefix(Mask):
     def allow(self, at: Grid) -> Tensor:
         return (at.distance >= 0) | (at.key < self.lengths_B[at.sequence])
 
+    def check(self, sequences: int, heads: int, queries: int, keys: int) -> None:
+        if len(self.lengths_B) != sequences:
+            raise UsageError(
+                f"{len(self.lengths_B)} prefix lengths for {sequences} sequences", mend="give one for each"
+            )
+
 
 @dataclass(frozen=True)
 class Documents(Mask):
@@ -166,6 +189,13 @@ class Documents(Mask):
         key = at.key.clamp(max=self.ids_BS.shape[1] - 1)
         return self.ids_BS[at.sequence, query] == self.ids_BS[at.sequence, key]
 
+    def check(self, sequences: int, heads: int, queries: int, keys: int) -> None:
+        if len(self.ids_BS) != sequences or self.ids_BS.shape[1] < keys:
+            raise UsageError(
+                f"document ids of shape {tuple(self.ids_BS.shape)} for {sequences} sequences of up to {keys} keys",
+                mend="give the document of each token of each sequence",
+            )
+
 
 @dataclass(frozen=True)
 class Tensors(Mask):
@@ -180,8 +210,14 @@ class Tensors(Mask):
     def allow(self, at: Grid) -> Tensor:
         batch, heads, queries, keys = self.allowed_BHTS.shape
         return self.allowed_BHTS[
-            at.sequence % batch, at.head.clamp(max=heads - 1), at.query.clamp(max=queries - 1), at.key.clamp(max=keys - 1)
+            at.sequence % batch,
+            at.head.clamp(max=heads - 1),
+            at.query.clamp(max=queries - 1),
+            at.key.clamp(max=keys - 1),
         ]
+
+    def check(self, sequences: int, heads: int, queries: int, keys: int) -> None:
+        check_tensor("mask", self.allowed_BHTS, sequences, heads, queries, keys)
 
 
 @dataclass(frozen=True)
@@ -196,6 +232,30 @@ class Where(Mask):
 
     def allow(self, at: Grid) -> Tensor:
         return self.function(at)
+
+
+def check_tensor(what: str, given_BHTS: Tensor, sequences: int, heads: int, queries: int, keys: int) -> None:
+    """Refuse a mask or bias tensor that does not cover a batch; see :meth:`Mask.check`.
+
+    Args:
+        what: What the tensor is, for the message.
+        given_BHTS: The tensor.
+        sequences: Sequences B.
+        heads: Query heads H.
+        queries: The most queries of a sequence.
+        keys: The most keys of a sequence, or 0.
+
+    Raises:
+        UsageError: B does not divide the sequences, H is neither 1 nor the heads, or T or S is too small.
+    """
+    batch, own_heads, rows, columns = given_BHTS.shape
+    fits = batch and sequences % batch == 0 and own_heads in (1, heads) and rows >= queries and columns >= keys
+    if not fits:
+        raise UsageError(
+            f"a {what} of (B, H, T, S) = {tuple(given_BHTS.shape)}",
+            where="attend",
+            mend=f"cover {sequences} sequences, {heads} heads, {queries} queries and {keys} keys",
+        )
 
 
 def causal() -> Mask:
@@ -267,8 +327,8 @@ def tensor(allowed: Tensor) -> Mask:
     """Use a bool tensor as a mask.
 
     Args:
-        allowed: bool, True = may attend, (T, S), (H, T, S) or (B, H, T, S), where B divides the number of sequences and H
-            may be 1.
+        allowed: bool, True = may attend, (T, S), (H, T, S) or (B, H, T, S), where B divides the number of sequences and
+            H may be 1.
 
     Returns:
         The mask.
@@ -288,7 +348,8 @@ def where(function: Callable[[Grid], Tensor]) -> Mask:
     """Use a function as a mask.
 
     Args:
-        function: From a :class:`Grid` to bool, True = may attend, broadcastable to (B, H, T, S).
+        function: From a :class:`Grid` to bool, True = may attend, broadcastable to (B, H, T, S). It is asked about
+            places beyond a sequence's end too, up to the longest sequence's; what it says there counts for nothing.
 
     Returns:
         The mask.

@@ -97,16 +97,23 @@ class MultiHeadAttention(Site):
             y_ND, or dense like x.
 
         Raises:
-            UsageError: x or context does not fit its segments, or only one of the two has them.
+            UsageError: x or context does not fit its segments, only one of the two has them, or a context with rotary
+                positions.
         """
         if segments is None:
             return self._dense(x, x if context is None else context, mask, bias)
+        if context is not None and self.rotary_base is not None:
+            raise UsageError(
+                "rotary positions in cross-attention", where="MultiHeadAttention", mend="leave rotary_base out"
+            )
         if (context is None) != (context_segments is None):
             raise UsageError("a context needs its segments, and segments their context", where="MultiHeadAttention")
         k_MGK, v_MGK = self.keys_values(x if context is None else context, segments if context is None else None)
         return self._attend(x, segments, k_MGK, v_MGK, context_segments or segments, mask, bias)
 
-    def keys_values(self, context_MD: Tensor, segments: Segments | None = None, start_B: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def keys_values(
+        self, context_MD: Tensor, segments: Segments | None = None, start_B: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Project what is attended to.
 
         Args:
@@ -122,7 +129,13 @@ class MultiHeadAttention(Site):
         return (k_MGK if segments is None else self._rotate(k_MGK, segments, start_B)), v_MGK
 
     def extend(
-        self, x_ND: Tensor, segments: Segments, cache: KVCache, *, mask: Mask | None = None, bias: Bias | Tensor | None = None
+        self,
+        x_ND: Tensor,
+        segments: Segments,
+        cache: KVCache,
+        *,
+        mask: Mask | None = None,
+        bias: Bias | Tensor | None = None,
     ) -> tuple[Tensor, KVCache]:
         """Attend from new tokens to all tokens so far, the new ones among them.
 
@@ -210,7 +223,8 @@ class MultiHeadAttention(Site):
         segments = Segments.uniform(leading.numel(), x.shape[-2], x.device)
         rows = x.reshape(-1, x.shape[-1])
         if context is x:
-            return self(rows, segments, mask=mask, bias=bias).reshape(*leading, x.shape[-2], -1)
+            return self(rows, segments, mask=mask, bias=bias).reshape(*x.shape[:-1], self.out_proj.out_features)
         context_segments = Segments.uniform(leading.numel(), context.shape[-2], x.device)
         flat = context.reshape(-1, context.shape[-1])
-        return self(rows, segments, flat, context_segments, mask=mask, bias=bias).reshape(*leading, x.shape[-2], -1)
+        y_ND = self(rows, segments, flat, context_segments, mask=mask, bias=bias)
+        return y_ND.reshape(*x.shape[:-1], self.out_proj.out_features)

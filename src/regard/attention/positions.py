@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from regard.attention.masks import Grid
+from regard.attention.masks import Grid, check_tensor
 from regard.errors import ContextError, UsageError
 
 
@@ -21,8 +21,8 @@ def sinusoidal(
 ) -> Tensor:
     """Encode positions by sines and cosines of geometrically spaced wavelengths.
 
-    PE(pos, 2i) = sin(pos / base^(2i/D)), PE(pos, 2i + 1) = cos(pos / base^(2i/D)); ``halves`` puts all sines first, then all
-    cosines. For a fixed k, PE(pos + k) is a linear function of PE(pos).
+    PE(pos, 2i) = sin(pos / base^(2i/D)), PE(pos, 2i + 1) = cos(pos / base^(2i/D)); ``halves`` puts all sines first,
+    then all cosines. For a fixed k, PE(pos + k) is a linear function of PE(pos).
 
     Args:
         positions_N: Positions, any real numbers.
@@ -105,7 +105,9 @@ class LearnedPositions(nn.Module):
         return nn.functional.embedding(positions_N, self.weight)
 
 
-def rotate(x_NHK: Tensor, positions_N: Tensor, base: float = 10000.0, layout: Literal["halves", "pairs"] = "halves") -> Tensor:
+def rotate(
+    x_NHK: Tensor, positions_N: Tensor, base: float = 10000.0, layout: Literal["halves", "pairs"] = "halves"
+) -> Tensor:
     """Rotate queries or keys by angles proportional to their positions, so that q · k depends on the distance alone.
 
     Each pair of coordinates (a, b) becomes (a cos φ − b sin φ, a sin φ + b cos φ) with φ = pos · base^(−2i/K).
@@ -155,6 +157,19 @@ class Bias(nn.Module):
         """
         raise NotImplementedError  # abstract: every bias below defines it
 
+    def check(self, sequences: int, heads: int, queries: int, keys: int) -> None:
+        """Refuse a batch that the bias does not cover, which would be read wrongly rather than fail.
+
+        Args:
+            sequences: Sequences B.
+            heads: Query heads H.
+            queries: The most queries of a sequence.
+            keys: The most keys of a sequence, where the host knows them; otherwise 0.
+
+        Raises:
+            UsageError: It is too small, or made for another batch.
+        """
+
 
 class TensorBias(Bias):
     """A bias given as a tensor.
@@ -178,8 +193,14 @@ class TensorBias(Bias):
     def forward(self, at: Grid) -> Tensor:
         batch, heads, queries, keys = self.bias_BHTS.shape
         return self.bias_BHTS[
-            at.sequence % batch, at.head.clamp(max=heads - 1), at.query.clamp(max=queries - 1), at.key.clamp(max=keys - 1)
+            at.sequence % batch,
+            at.head.clamp(max=heads - 1),
+            at.query.clamp(max=queries - 1),
+            at.key.clamp(max=keys - 1),
         ]
+
+    def check(self, sequences: int, heads: int, queries: int, keys: int) -> None:
+        check_tensor("bias", self.bias_BHTS, sequences, heads, queries, keys)
 
 
 class Alibi(Bias):
@@ -204,6 +225,9 @@ class Alibi(Bias):
         slopes_H: Tensor = self.slopes_H  # type: ignore[assignment]
         return -slopes_H[at.head] * at.distance.abs()
 
+    def check(self, sequences: int, heads: int, queries: int, keys: int) -> None:
+        _check_heads("ALiBi", len(self.slopes_H), heads)  # type: ignore[arg-type]
+
 
 class RelativeBias(Bias):
     """A learned number for each head and bucket of distances; far distances share buckets (Raffel et al. 2020, §2.1).
@@ -213,10 +237,21 @@ class RelativeBias(Bias):
         num_buckets: Buckets, an even number where both directions are told apart.
         max_distance: Distances from here on share the last bucket.
         bidirectional: Tell keys ahead from keys behind; False lets all keys ahead share bucket 0.
+
+    Raises:
+        UsageError: Too few buckets for an exact one in each direction, or all distances up to the greatest are exact.
     """
 
-    def __init__(self, num_heads: int, num_buckets: int = 32, max_distance: int = 128, bidirectional: bool = True) -> None:
+    def __init__(
+        self, num_heads: int, num_buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
+    ) -> None:
         super().__init__()
+        exact = num_buckets // (4 if bidirectional else 2)
+        if exact < 1 or max_distance <= exact:
+            raise UsageError(
+                f"{num_buckets} relative buckets for distances up to {max_distance}",
+                mend="give at least 2 buckets (4 in both directions) and a greater distance than half of a direction's",
+            )
         self.max_distance, self.bidirectional = max_distance, bidirectional
         self.weight = nn.Parameter(torch.empty(num_buckets, num_heads))
         nn.init.normal_(self.weight, std=0.02)
@@ -246,6 +281,9 @@ class RelativeBias(Bias):
     def forward(self, at: Grid) -> Tensor:
         return self.weight[self.bucket(at.distance), at.head]
 
+    def check(self, sequences: int, heads: int, queries: int, keys: int) -> None:
+        _check_heads("relative biases", self.weight.shape[1], heads)
+
 
 class WindowBias(Bias):
     """A learned number for each head and offset in a two-dimensional window of M × M tokens.
@@ -268,3 +306,15 @@ class WindowBias(Bias):
         rows = at.query // self.window - at.key // self.window + self.window - 1
         columns = at.query % self.window - at.key % self.window + self.window - 1
         return self.weight[rows * side + columns, at.head]
+
+    def check(self, sequences: int, heads: int, queries: int, keys: int) -> None:
+        _check_heads("window biases", self.weight.shape[1], heads)
+        if max(queries, keys) > self.window**2:
+            raise UsageError(
+                f"{max(queries, keys)} tokens in a window of {self.window} × {self.window}", where="attend"
+            )
+
+
+def _check_heads(what: str, own: int, heads: int) -> None:
+    if own != heads:
+        raise UsageError(f"{what} of {own} heads for {heads} query heads", where="attend")

@@ -4,9 +4,9 @@
         model(...)
     rows["decoder.layers.0.cross_attn"][0].weights_HTS
 
-The rows are computed beside the forward pass from the same queries and keys by the reference formula, so nothing that the
-model computes changes, in training, evaluation or cached decoding; and memory grows with what was asked for alone. Dropout
-on the weights is not shown.
+The rows are computed beside the forward pass from the same queries and keys by the reference formula, so nothing that
+the model computes changes, in training, evaluation or cached decoding; and memory grows with what was asked for alone.
+Dropout on the weights is not shown.
 """
 
 from __future__ import annotations
@@ -40,28 +40,33 @@ class Rows:
         sequence: Index of the sequence in the batch that the model was given.
         heads: The query heads, in the order of the rows.
         queries: The queries' indices in the call, in the order of the rows.
+        within: Queries and keys are the same tokens: self-attention over a whole sequence.
         weights_HTS: Weights of those heads and queries over all keys of the sequence, detached.
     """
 
     sequence: int
     heads: tuple[int, ...]
     queries: tuple[int, ...]
+    within: bool
     weights_HTS: Tensor
 
 
 class record(Mapping[str, list[Rows]]):  # noqa: N801 - used like a function: with record(model) as rows
     """Record attention rows inside a ``with`` block. A mapping from a layer's name to its rows, call by call.
 
+    It holds the layers that attended: asking for another raises, and none is ever empty.
+
     Args:
         model: The model whose attention is recorded.
         layers: Names of layers, or patterns with ``*``; None for every layer that attends.
         heads: Query heads; None for all.
-        queries: Indices of queries in each call, negative ones from the end; those that a sequence lacks are left out. None
-            for all.
+        queries: Indices of queries in each call, negative ones from the end; those that a sequence lacks are left out.
+            None for all.
         sequences: Indices of sequences in the batch; None for all.
 
     Raises:
-        UsageError: The model has no such layer; a head is out of range; or the block ended without any attention.
+        UsageError: The model has no such layer; no head, query or sequence is asked for; a head is out of range; or the
+            block ended without any row.
     """
 
     def __init__(
@@ -72,6 +77,9 @@ class record(Mapping[str, list[Rows]]):  # noqa: N801 - used like a function: wi
         queries: Sequence[int] | None = None,
         sequences: Sequence[int] | None = None,
     ) -> None:
+        for what, asked in (("layers", layers), ("heads", heads), ("queries", queries), ("sequences", sequences)):
+            if asked is not None and not len(asked):
+                raise UsageError(f"{what} is empty", where="record", mend="name some, or leave it out for all")
         sites = {name: module for name, module in model.named_modules() if isinstance(module, Site)}
         patterns = ["*"] if layers is None else [layers] if isinstance(layers, str) else list(layers)
         for pattern in patterns:
@@ -88,25 +96,31 @@ class record(Mapping[str, list[Rows]]):  # noqa: N801 - used like a function: wi
         self._token = _active.set((*_active.get(), self))
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Stop recording."""
         _active.reset(self._token)
         if kind is None and not any(self._rows.values()):
-            raise UsageError("nothing was recorded", where="record", mend="run the model inside the with block")
+            raise UsageError(
+                "nothing was recorded",
+                where="record",
+                mend="run the model, uncompiled, inside the with block, with queries and sequences that it has",
+            )
 
     def __getitem__(self, name: str) -> list[Rows]:
         """Give the rows of a layer, in the order of the calls."""
-        if name not in self._rows:
-            raise UsageError(f"layer {name!r} was not recorded", where="record", mend=f"recorded: {', '.join(self._rows)}")
+        if not self._rows.get(name):
+            raise UsageError(f"layer {name!r} was not recorded", where="record", mend=f"recorded: {', '.join(self)}")
         return self._rows[name]
 
     def __iter__(self) -> Iterator[str]:
         """Name the recorded layers."""
-        return iter(self._rows)
+        return (name for name, rows in self._rows.items() if rows)
 
     def __len__(self) -> int:
         """Count the recorded layers."""
-        return len(self._rows)
+        return sum(map(bool, self._rows.values()))
 
     @torch.no_grad()
     def _take(
@@ -123,14 +137,18 @@ class record(Mapping[str, list[Rows]]):  # noqa: N801 - used like a function: wi
         num_heads = q_NHK.shape[1]
         heads = tuple(range(num_heads)) if self._heads is None else tuple(self._heads)
         if any(not 0 <= head < num_heads for head in heads):
-            raise UsageError(f"heads {list(heads)} of {num_heads}", where="record", mend=f"heads are 0 to {num_heads - 1}")
+            raise UsageError(
+                f"heads {list(heads)} of {num_heads}", where="record", mend=f"heads are 0 to {num_heads - 1}"
+            )
         heads_H = torch.tensor(heads, device=q_NHK.device)
         key_heads_H = heads_H // (num_heads // k_MGK.shape[1])
+        within = q_segments is k_segments
         names = q_segments.origin or range(len(q_segments))
+        q_lengths, k_lengths = q_segments.lengths, k_segments.lengths
         for sequence, name in enumerate(names):
             if self._sequences is not None and name not in self._sequences:
                 continue
-            length, keys = q_segments.lengths[sequence], k_segments.lengths[sequence]
+            length, keys = q_lengths[sequence], k_lengths[sequence]
             places = range(length) if self._queries is None else [q + length if q < 0 else q for q in self._queries]
             queries = tuple(place for place in places if 0 <= place < length)
             if not queries:
@@ -152,7 +170,7 @@ class record(Mapping[str, list[Rows]]):  # noqa: N801 - used like a function: wi
                 None if mask is None else mask.allow(at),
                 at,
             )[0]
-            self._rows[self._names[id(site)]].append(Rows(name, heads, queries, weights_HTS))
+            self._rows[self._names[id(site)]].append(Rows(name, heads, queries, within, weights_HTS))
 
 
 _active: ContextVar[tuple[record, ...]] = ContextVar("regard_recorders", default=())

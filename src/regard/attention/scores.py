@@ -8,8 +8,8 @@ general    qᵀ W k                         Luong et al. 2015, §3.1
 relative   (q + u) · k + (q + v) · r_d    Dai et al. 2019, §3.3; Yang et al. 2019
 ========== ============================== =======================================
 
-Scores that are a dot product of something are :class:`DotScore`: fused kernels serve them. The others are computed by the
-reference backend.
+Scores that are a dot product of something are :class:`DotScore`: fused kernels serve them. The others are computed by
+the reference backend.
 """
 
 from __future__ import annotations
@@ -94,7 +94,9 @@ class General(DotScore):
     def __init__(self, num_heads: int, head_dim: int) -> None:
         super().__init__(1.0)
         self.weight_HKK = nn.Parameter(torch.empty(num_heads, head_dim, head_dim))
-        nn.init.normal_(self.weight_HKK, std=1 / head_dim)  # scores of unit vectors' size start near those of scaled dot
+        nn.init.normal_(
+            self.weight_HKK, std=1 / head_dim
+        )  # scores of unit vectors' size start near those of scaled dot
 
     def query(self, q_NHK: Tensor, heads_H: Tensor | None = None) -> Tensor:
         weight_HKK = self.weight_HKK if heads_H is None else self.weight_HKK[heads_H]
@@ -104,7 +106,8 @@ class General(DotScore):
 class Additive(Score):
     """vᵀ tanh(q + k), the MLP score (Bahdanau et al. 2015, appendix A.1.2).
 
-    The paper's W_s and W_h are the projections that make q and k, so that the keys are projected once and not at every step.
+    The paper's W_s and W_h are the projections that make q and k, so that the keys are projected once and not at every
+    step.
 
     Args:
         num_heads: Query heads.
@@ -146,8 +149,14 @@ class Relative(Score):
         position_BTHK = (q_BTHK + self.position_bias_HK[heads_H].to(q_BTHK.dtype)) * scale
         distance = at.distance
         low, high = int(distance.min()), int(distance.max())
-        encoding_RD = sinusoidal(torch.arange(low, high + 1, device=q_BTHK.device), self.r_proj.in_features, "halves")
-        r_RHK = self.r_proj(encoding_RD.to(self.r_proj.weight.dtype)).unflatten(-1, (-1, head_dim))[:, heads_H].to(q_BTHK.dtype)
+        # Positions in float64, so that the encoding is as exact as the weights that take it.
+        distances_R = torch.arange(low, high + 1, dtype=torch.float64, device=q_BTHK.device)
+        encoding_RD = sinusoidal(distances_R, self.r_proj.in_features, "halves")
+        r_RHK = (
+            self.r_proj(encoding_RD.to(self.r_proj.weight.dtype))
+            .unflatten(-1, (-1, head_dim))[:, heads_H]
+            .to(q_BTHK.dtype)
+        )
         by_distance_BHTR = torch.einsum("bthk,rhk->bhtr", position_BTHK, r_RHK)
         batch, queries, keys = q_BTHK.shape[0], q_BTHK.shape[1], k_BSHK.shape[1]
         index_BHTS = (distance - low).expand(batch, num_heads, queries, keys)

@@ -1,7 +1,7 @@
 """Which tokens of a batch belong together.
 
-A batch is one long row of tokens ``x_ND`` and the segments it is made of; there is no padding. Token-wise layers never see
-this file: attention alone is told where a sequence starts and ends.
+A batch is one long row of tokens ``x_ND`` and the segments it is made of; there is no padding. Token-wise layers never
+see this file: attention alone is told where a sequence starts and ends.
 
 Shape legend, used all over regard: N tokens in the batch, B sequences, T queries, S keys, D width, F MLP width, H query
 heads, G key–value heads, K head size, V vocabulary, L layers, C capacity of a cache slot.
@@ -48,18 +48,19 @@ class Segments:
     ``ragged``: B sequences of any lengths (0 allowed), stored one after the other.
     ``slots``: B slots of one capacity, of which the first ``lengths_B`` places are filled: a cache, with static shapes.
 
-    Make one with :meth:`uniform`, :meth:`ragged` or :meth:`slots`, once, where the batch is made. Holds tensors (and an upper
-    bound of the lengths), and is a pytree.
+    Make one with :meth:`uniform`, :meth:`ragged` or :meth:`slots`, once, where the batch is made. Holds tensors (and an
+    upper bound of the lengths), and is a pytree.
 
     Attributes:
         form: One of the three forms.
         lengths_B: int64, tokens of each sequence.
         starts_B: int64, row of each sequence's first token.
-        max_len: No length is greater. Exact for uniform, a rounded bound for ragged, any bound up to the capacity for slots.
+        max_len: No length is greater. Exact for uniform, a rounded bound for ragged, any bound up to the capacity for
+            slots.
         capacity: Places of a slot; 0 for the other forms.
         clean: For slots: the maker promises finite numbers beyond the lengths, so that nothing need be cleared there.
-        origin: Index of each sequence in the batch that a caller knows, where a model attends for some of its sequences or
-            in another order; None where it is that batch. Recorders name sequences by it.
+        origin: Index of each sequence in the batch that a caller knows, where a model attends for some of its sequences
+            or in another order; None where it is that batch. Recorders name sequences by it.
     """
 
     form: Form
@@ -143,7 +144,10 @@ class Segments:
         """The lengths on the host. Waits for the device once where the segments were not made there."""
         if "lengths" not in self._derived:
             same = self.form == "uniform"
-            self._derived["lengths"] = (self.max_len,) * len(self) if same else tuple(self.lengths_B.tolist())
+            lengths = (self.max_len,) * len(self) if same else tuple(self.lengths_B.tolist())
+            if self.form == "slots":
+                return lengths  # not kept: a kernel's choice must not depend on who has looked (a recorder, say)
+            self._derived["lengths"] = lengths
         return self._derived["lengths"]
 
     @property

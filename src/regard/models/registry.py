@@ -7,7 +7,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from torch import nn
@@ -65,6 +65,26 @@ def register(family: Family) -> Family:
     """
     _families[family.name] = family
     return family
+
+
+def check_bounds(config: Any, where: str) -> None:
+    """Refuse sizes that no model has, before anything is built: a config may come from a stranger.
+
+    Args:
+        config: A family's settings.
+        where: For the message.
+
+    Raises:
+        ConfigError: A size is negative or beyond all reason.
+    """
+    limits = (("_layers", 1_000), ("_heads", 4_096), ("_dim", 262_144), ("vocab_size", 16_777_216), ("max_len", 16_777_216))
+    for item in fields(config):
+        value = getattr(config, item.name)
+        for ending, limit in limits:
+            if item.name.endswith(ending) and not 0 <= value <= limit:
+                raise ConfigError(f"{item.name} is {value}", where=where, mend=f"give 0 to {limit:,}")
+        if "dropout" in item.name and not 0 <= value < 1:
+            raise ConfigError(f"{item.name} is {value}", where=where, mend="give a probability in [0, 1)")
 
 
 def families() -> dict[str, Family]:

@@ -1,14 +1,14 @@
 """PyTorch's scaled_dot_product_attention on groups of like lengths: any mask, bias and dropout, dot-product scores.
 
-The default on CPU, and for uniform batches everywhere. Where attention is full or causal over whole sequences no mask is
-made, so that the fused kernels are taken.
+The default on CPU, and for uniform batches everywhere. Where attention is full or causal over whole sequences no mask
+is made, so that the fused kernels are taken.
 """
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
-from regard.attention.groups import Group, plan
+from regard.attention.groups import Group, nothing, plan
 from regard.attention.masks import Mask
 from regard.attention.positions import Bias
 from regard.attention.scores import DotScore
@@ -30,7 +30,7 @@ def run(
     q_NHK = score.query(q_NHK)
     layout = plan(q_segments, k_segments)
     if not layout.groups:
-        return q_NHK.new_zeros(q_NHK.shape[0], q_NHK.shape[1], v_MGK.shape[-1])
+        return nothing(q_NHK, k_MGK, v_MGK)
     # Fill-up keys stand behind all real queries, so between equal segments the causal kernel leaves them out by itself.
     only_causal = mask is not None and mask.window() == (-1, 0)
     is_causal = bias is None and only_causal and q_segments is k_segments
@@ -45,7 +45,7 @@ def run(
 
 
 def added(group: Group, mask: Mask | None, bias: Bias | None, q_BTHK: Tensor) -> Tensor | None:
-    """Make the kernel's mask: bool where there is no bias, otherwise the bias with −inf where nothing may be attended to."""
+    """Make the kernel's mask: bool without a bias, else the bias with −inf where nothing may be attended to."""
     at = group.grid(q_BTHK.shape[2])
     allowed = group.allowed(mask, at)
     if bias is None:
@@ -89,4 +89,3 @@ def fused(
         enable_gqa=q_BTHK.shape[2] != k_BSGK.shape[2],
     )
     return context_BHTK.transpose(1, 2)
-

@@ -1,7 +1,8 @@
 """PyTorch's flex_attention: any mask and bias over ragged rows without holding the scores, on CUDA.
 
-Dot-product scores; no dropout on the weights. The rows of the batch are one long sequence for the kernel; the segments are
-part of the mask, so blocks between different sequences are skipped.
+Dot-product scores; no dropout on the weights. The rows of the batch are one long sequence for the kernel; the segments
+are part of the mask, so blocks between different sequences are skipped. Within a block what is masked is multiplied by
+zero: a number that is not finite may reach the sequences beside its own, as it does on no other backend.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
+from regard.attention.groups import nothing
 from regard.attention.masks import Grid, Mask
 from regard.attention.positions import Bias
 from regard.attention.scores import DotScore
@@ -41,7 +43,7 @@ def run(
     """Attend; see :func:`regard.attention.attend` for the arguments."""
     num_queries, num_keys = q_NHK.shape[0], k_MGK.shape[0]
     if not num_queries or not num_keys:
-        return q_NHK.new_zeros(num_queries, q_NHK.shape[1], v_MGK.shape[-1])
+        return nothing(q_NHK, k_MGK, v_MGK)
     q_sequence_N, k_sequence_M = q_segments.sequence_N(), k_segments.sequence_N()
     q_place_N, k_place_M = q_segments.positions_N(), k_segments.positions_N()
     shift_B = k_segments.lengths_B - q_segments.lengths_B
@@ -58,7 +60,7 @@ def run(
         return value if bias is None else value + bias(at(head, query, key)).to(value.dtype)
 
     block_mask = create_block_mask(mask_mod, 1, q_NHK.shape[1], num_queries, num_keys, device=str(q_NHK.device))
-    context_1HNK = _kernel(q_NHK.is_cuda)(
+    context_HNK = _kernel(q_NHK.is_cuda)(
         score.query(q_NHK).transpose(0, 1)[None],
         k_MGK.transpose(0, 1)[None],
         v_MGK.transpose(0, 1)[None],
@@ -67,13 +69,13 @@ def run(
         scale=1 / math.sqrt(q_NHK.shape[-1]) if score.scale is None else score.scale,
         enable_gqa=q_NHK.shape[1] != k_MGK.shape[1],
     )
-    return context_1HNK[0].transpose(0, 1)
+    return context_HNK[0].transpose(0, 1)
 
 
 _compiled: list = []
 
 
-def _kernel(on_cuda: bool):  # noqa: ANN202 - torch gives the compiled function no better type than a callable
+def _kernel(on_cuda: bool):
     """Compile once a process; the uncompiled form holds all scores and is for tests of the mask functions."""
     if not on_cuda:
         return flex_attention

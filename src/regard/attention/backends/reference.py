@@ -9,14 +9,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from regard.attention.groups import plan
+from regard.attention.groups import nothing, plan
 from regard.attention.masks import Grid, Mask
 from regard.attention.positions import Bias
 from regard.attention.scores import Score
 from regard.attention.segments import Segments
 
 
-def weights(q_BTHK: Tensor, k_BSHK: Tensor, score: Score, bias: Bias | None, allowed: Tensor | None, at: Grid) -> Tensor:
+def weights(
+    q_BTHK: Tensor, k_BSHK: Tensor, score: Score, bias: Bias | None, allowed: Tensor | None, at: Grid
+) -> Tensor:
     """Compute softmax over the keys of score + bias.
 
     Args:
@@ -30,9 +32,15 @@ def weights(q_BTHK: Tensor, k_BSHK: Tensor, score: Score, bias: Bias | None, all
     Returns:
         weights_BHTS. Each row sums to 1; a row that no key is left for is zero.
     """
+    if not k_BSHK.shape[1]:
+        return q_BTHK.new_zeros(q_BTHK.shape[0], q_BTHK.shape[2], q_BTHK.shape[1], 0)
     scores_BHTS = score(q_BTHK, k_BSHK, at)
     if bias is not None:
-        scores_BHTS = scores_BHTS + bias(at).to(scores_BHTS.dtype)
+        bias_BHTS = bias(at).to(scores_BHTS.dtype)
+        scores_BHTS = scores_BHTS + bias_BHTS
+        # A bias of −inf is a mask too, and a row that it empties is zero like any other empty row.
+        open_BHTS = bias_BHTS != float("-inf")
+        allowed = open_BHTS if allowed is None else allowed & open_BHTS
     if allowed is None:
         return scores_BHTS.softmax(-1)
     # The lowest finite number rather than −inf: a row without keys is uniform here, never NaN, and zeroed below.
@@ -61,7 +69,7 @@ def run(
     num_heads = q_NHK.shape[1]
     layout = plan(q_segments, k_segments)
     if not layout.groups:
-        return q_NHK.new_zeros(q_NHK.shape[0], q_NHK.shape[1], v_MGK.shape[-1])
+        return nothing(q_NHK, k_MGK, v_MGK)
     contexts = []
     laid = (layout.lay_out(q_NHK, "query"), layout.lay_out(k_MGK, "key"), layout.lay_out(v_MGK, "key"))
     for group, q_BTHK, k_BSGK, v_BSGK in zip(layout.groups, *laid, strict=True):

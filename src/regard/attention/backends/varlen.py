@@ -1,6 +1,8 @@
 """PyTorch's variable-length flash attention: ragged rows as they are, on CUDA.
 
-bfloat16 and float16; no mask, causal or a window; dot-product scores; no bias; no dropout on the weights.
+bfloat16 and float16; no mask, causal or a window; dot-product scores; no bias; no dropout on the weights; head sizes
+that are multiples of 8, up to 256. The kernel's bands are counted from the end, as ours are; it writes zeros where no
+key is left for a query (none in the sequence, or none in the band), and such a row's gradients are zero.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.attention.backends.reference import repeat_heads
+from regard.attention.groups import nothing
 from regard.attention.masks import Mask
 from regard.attention.positions import Bias
 from regard.attention.scores import DotScore
@@ -35,6 +38,8 @@ def refusal(
         return "it takes no dropout on the weights"
     if q_NHK.shape[-1] != v_MGK.shape[-1]:
         return "it takes values of the queries' head size only"
+    if q_NHK.shape[-1] % 8 or q_NHK.shape[-1] > 256:
+        return f"it takes head sizes that are multiples of 8 up to 256, not {q_NHK.shape[-1]}"
     return None
 
 
@@ -58,9 +63,11 @@ def run(
     """Attend; see :func:`regard.attention.attend` for the arguments."""
     from torch.nn.attention.varlen import varlen_attn  # not in every CPU build
 
+    if not q_NHK.shape[0] or not k_MGK.shape[0]:
+        return nothing(q_NHK, k_MGK, v_MGK)  # the kernel cannot be launched on no rows
     band = (-1, -1) if mask is None else mask.window() or (-1, -1)
     scale = 1 / math.sqrt(q_NHK.shape[-1]) if score.scale is None else score.scale
-    context_NHK = varlen_attn(
+    return varlen_attn(
         score.query(q_NHK),
         repeat_heads(k_MGK[None], q_NHK.shape[1])[0],
         repeat_heads(v_MGK[None], q_NHK.shape[1])[0],
@@ -71,5 +78,3 @@ def run(
         scale=scale,
         window_size=band,
     )
-    # A query without keys, or wholly masked: the kernel gives zeros for the first; a band can empty a row where S < T.
-    return context_NHK

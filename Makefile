@@ -1,0 +1,108 @@
+# Every target does its own set-up: a virtual environment in $(VENV), renewed when pyproject.toml or constraints.txt changes.
+#
+#   make demo            train letters → sounds on real data
+#   make demo-baselines  the same with the recurrent model that it is compared with
+#   make test            every test            make unit   the fast ones
+#   make lint            every check of style, types, imports, docstrings, spelling
+#   make slow            slow and network tests alone
+#   make format          let ruff lay out the code
+#   make clean           remove caches and builds (runs/ and the environments stay)
+
+VENV ?= .venv
+# pydoclint lives apart: docstring_parser_fork, which it needs, overwrites files of docstring_parser, which cyclopts needs.
+VENV_PYDOCLINT := $(VENV)-pydoclint
+BIN := $(VENV)/bin
+BASE := $(VENV)/.ready
+DEV := $(VENV)/.ready-dev
+PYDOCLINT := $(VENV_PYDOCLINT)/.ready
+PIP_INSTALL := -m pip install -qq --disable-pip-version-check -c constraints.txt
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo demo-baselines test unit slow lint lint-style lint-types lint-imports lint-docstrings lint-spelling format clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+demo: $(BASE)
+	$(BIN)/regard train translate --recipe letters-to-sounds --out runs/letters-to-sounds
+
+demo-baselines: $(BASE)
+	$(BIN)/regard train translate --recipe letters-to-sounds-rnn --out runs/letters-to-sounds-rnn
+
+test: $(DEV)
+	$(BIN)/python -m pytest -q
+
+unit: $(DEV)
+	$(BIN)/python -m pytest -q -m "not slow and not network and not peer"
+
+slow: $(DEV)
+	$(BIN)/python -m pytest -q -m "slow or network"
+
+lint: lint-style lint-types lint-imports lint-docstrings lint-spelling
+
+lint-style: $(DEV)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+lint-types: $(DEV)
+	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python --progress-bar no
+
+lint-imports: $(DEV)
+	$(BIN)/lint-imports --no-logo
+
+lint-docstrings: $(PYDOCLINT)
+	$(VENV_PYDOCLINT)/bin/pydoclint --quiet src
+
+lint-spelling: $(DEV)
+	$(BIN)/codespell
+
+format: $(DEV)
+	$(BIN)/ruff check --fix --exit-zero
+	$(BIN)/ruff format
+
+clean:
+	rm -rf build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests tools benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --------------------------------------------------------------------------------------------------------------- set-up
+
+# $(call make-venv,FOLDER): keep a working environment, make one otherwise, with the first Python of 3.11 or newer that runs.
+define make-venv
+if ! $(1)/bin/python -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+  found=; for python in $(PYTHON) python3.11 python3.12 python3.13 python3; do \
+    if $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found=$$python; break; fi; \
+  done; \
+  if [ -z "$$found" ]; then \
+    echo "regard needs Python 3.11 or newer, and none was found; install one, or say where it is: make PYTHON=/path/to/python3" >&2; exit 1; \
+  fi; \
+  echo "· $(1): a new environment with $$($$found --version)"; \
+  if ! $$found -m venv $(1); then \
+    echo "$$found cannot make a virtual environment in $(1); on Debian install python3-venv, and remove $(1) if it is there" >&2; exit 1; \
+  fi; \
+fi
+endef
+
+# torch goes first, so that the build which the constraints name is there before anything asks for a range of versions.
+define install
+@$(call make-venv,$(VENV))
+@echo "· $(VENV): torch (the one large download)"
+@$(BIN)/python $(PIP_INSTALL) torch
+@echo "· $(VENV): $(2)"
+@$(BIN)/python $(PIP_INSTALL) -e '$(1)'
+endef
+
+$(BASE): pyproject.toml constraints.txt
+	$(call install,.,regard and what it needs)
+	@touch $@
+
+$(DEV): pyproject.toml constraints.txt
+	$(call install,.[dev],regard$(comma) what it needs and the tools of development)
+	@touch $(BASE) $@
+
+$(PYDOCLINT): constraints.txt
+	@$(call make-venv,$(VENV_PYDOCLINT))
+	@$(VENV_PYDOCLINT)/bin/python $(PIP_INSTALL) pydoclint
+	@touch $@
+
+comma := ,

@@ -1,0 +1,65 @@
+"""regard: attention models on your own data.
+
+    import regard
+    result = regard.train("translate", data="pairs.tsv", out="runs/mine")
+    model = regard.load("runs/mine")
+    model.translate(["Der Vertrag wurde unterzeichnet."])[0][0].text
+    regard.look(model, "Der Vertrag wurde unterzeichnet.")
+
+Names are imported when they are first used, so that ``import regard`` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from regard.api import evaluate, load, look, train
+    from regard.attention import KVCache, MultiHeadAttention, Segments, attend, masks, positions, record, scores
+    from regard.decoding import DecodeOptions
+    from regard.errors import RegardError
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "regard.api": ("evaluate", "load", "look", "train"),
+    "regard.attention": ("KVCache", "MultiHeadAttention", "Segments", "attend", "record"),
+    "regard.decoding": ("DecodeOptions",),
+    "regard.errors": ("RegardError",),
+}
+_MODULES = {"masks": "regard.attention.masks", "positions": "regard.attention.positions", "scores": "regard.attention.scores"}
+_HOME = {name: module for module, names in _WHERE.items() for name in names}
+
+__all__ = [
+    "DecodeOptions",
+    "KVCache",
+    "MultiHeadAttention",
+    "RegardError",
+    "Segments",
+    "attend",
+    "evaluate",
+    "load",
+    "look",
+    "masks",
+    "positions",
+    "record",
+    "scores",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name at its first use."""
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
+    if name not in _HOME:
+        raise AttributeError(f"module 'regard' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,107 @@
+"""What the command line does, as Python functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from regard.data import read_pairs
+from regard.decoding import DecodeOptions
+from regard.looking import Maps
+from regard.looking.seq2seq import look as _look
+from regard.tasks import folder
+from regard.tasks.translate import Evaluated, Translator
+from regard.training import hardware, recipe, run
+
+
+def train(
+    task: str,
+    *,
+    out: str | Path,
+    data: str | None = None,
+    recipe_name: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    device: str = "auto",
+    quiet: bool = False,
+) -> run.Result:
+    """Train a model, score it beside baselines, and write a run folder with a report.
+
+    Args:
+        task: What to train for: ``translate``.
+        out: The run's folder.
+        data: The training file; None where the recipe names its own.
+        recipe_name: A recipe's name or YAML file; None is the task's default recipe.
+        settings: Settings to change, by dotted name: ``{"training.max_steps": 1000}``.
+        device: ``auto``, ``cpu``, ``cuda``, …
+        quiet: Show no progress.
+
+    Returns:
+        The final model and its scores.
+    """
+    changes = dict(settings or {})
+    if data is not None:
+        changes["data.train"] = data
+    values = recipe.read(recipe_name or task)
+    resolved = recipe.resolve(values, [f"{key}={_yaml(value)}" for key, value in changes.items()])
+    return run.run(resolved, Path(out), device=device, quiet=quiet)
+
+
+def load(path: str | Path, device: str = "cpu") -> Translator:
+    """Load a trained model.
+
+    Args:
+        path: A run's folder or the model folder in it.
+        device: Where it is to run.
+
+    Returns:
+        The model, ready to be used.
+    """
+    return folder.load(path, hardware.choose(device))
+
+
+def evaluate(
+    model: Translator | str | Path,
+    data: str,
+    *,
+    options: DecodeOptions | None = None,
+    references: Literal["line", "source"] | None = None,
+    source: str | None = None,
+    target: str | None = None,
+) -> Evaluated:
+    """Score a model on a file of pairs.
+
+    Args:
+        model: A loaded model, or its path.
+        data: A file of pairs.
+        options: How outputs are chosen; None as the model was made for.
+        references: ``line`` or ``source``; None as the model was made for.
+        source: Column or suffix of the source; None for the format's default.
+        target: Column or suffix of the target.
+
+    Returns:
+        Scores with their signatures, inputs and outputs.
+    """
+    translator = model if isinstance(model, Translator) else load(model)
+    return translator.evaluate(read_pairs(data, source=source, target=target), options, references)
+
+
+def look(model: Translator | str | Path, text: str, target: str | None = None) -> Maps:
+    """Show what a model attends to.
+
+    Args:
+        model: A loaded model, or its path.
+        text: Input.
+        target: Output to look at; None decodes it.
+
+    Returns:
+        The maps, which show themselves in a notebook.
+    """
+    return _look(model if isinstance(model, Translator) else load(model), text, target)
+
+
+def _yaml(value: Any) -> str:
+    """Write a value as YAML on one line."""
+    import json
+
+    return json.dumps(value)

@@ -1,0 +1,36 @@
+"""regard data"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from regard.cli.options import Json, write_json
+
+
+def list_all(*, json: Json = False) -> None:
+    """List the data sets."""
+    from regard.data.catalogue import ENTRIES
+
+    for name, entry in ENTRIES.items():
+        if json:
+            fact = {"name": name, "description": entry.description, "pairs": entry.num_pairs, "licence": entry.licence}
+            write_json(fact)
+        else:
+            print(f"{name:20} {entry.num_pairs:>8,} pairs  {entry.description}; {entry.licence}")
+
+
+def get(
+    name: Annotated[str, Parameter(help="A name that `regard data list` shows.")],
+    *,
+    out: Annotated[Path | None, Parameter(help="Folder to put it in; left out, the cache.")] = None,
+    seed: Annotated[int, Parameter(help="Of the split.")] = 0,
+) -> None:
+    """Fetch a data set with the package's own client, verify it, split it without leaks."""
+    from regard.data import catalogue
+
+    folder = catalogue.get(name, out, seed=seed)
+    print(catalogue.ENTRIES[name].notice)
+    print(folder)

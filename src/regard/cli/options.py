@@ -1,0 +1,142 @@
+"""Options that several verbs share, and what they do with standard input and output."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+from cyclopts import Parameter
+
+from regard.errors import DataError, FormatError, UsageError
+
+if TYPE_CHECKING:
+    from regard.decoding import DecodeOptions
+
+Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object a line.")]
+Device = Annotated[str, Parameter(help="Where it runs: auto, cpu, cuda, cuda:1, …")]
+Model = Annotated[str, Parameter(help="A run's folder, or the model folder in it.")]
+Source = Annotated[str | None, Parameter(help="Column (or suffix of parallel files) of the source.")]
+Target = Annotated[str | None, Parameter(help="Column (or suffix of parallel files) of the target.")]
+
+# A line over this many bytes is refused before it is tokenized.
+LINE_CAP_BYTES = 65_536
+
+
+def check_model_path(path: str) -> str:
+    """Refuse a model given as a URL: nothing is ever fetched here."""
+    if "://" in path:
+        raise UsageError("a model is a folder, not a URL", where=path, mend="download it first")
+    return path
+
+
+def check_text(text: str, what: str) -> str:
+    """Refuse a text that is empty, over the cap, or not valid Unicode.
+
+    Args:
+        text: From the command line.
+        what: Its name, for messages.
+
+    Returns:
+        The text.
+
+    Raises:
+        UsageError: It is empty, only spaces, or over the cap.
+        FormatError: It holds NUL, or bytes that are not UTF-8.
+    """
+    if not text.strip():
+        raise UsageError("an empty text", where=what, mend="give some words")
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise FormatError("not UTF-8", where=f"{what}, character {error.start + 1}") from error
+    if "\0" in text:
+        raise FormatError("a NUL character", where=f"{what}, character {text.index(chr(0)) + 1}")
+    if size > LINE_CAP_BYTES:
+        raise UsageError(f"{size:,} bytes; at most {LINE_CAP_BYTES:,} are read", where=what, mend="split the text")
+    return text
+
+
+def lines(stream: TextIO) -> Iterator[str]:
+    """Read lines as they come, without their ends.
+
+    Args:
+        stream: Standard input, read as bytes underneath.
+
+    Yields:
+        Text of each line.
+
+    Raises:
+        FormatError: A line is not UTF-8 or holds NUL; line and byte are named.
+        DataError: A line is over the cap.
+    """
+    number = 0
+    while raw := stream.buffer.readline(LINE_CAP_BYTES + 2):
+        number += 1
+        where = f"standard input, line {number}"
+        raw = raw.removesuffix(b"\n").removesuffix(b"\r")
+        if len(raw) > LINE_CAP_BYTES:
+            raise DataError(f"over {LINE_CAP_BYTES:,} bytes", where=where, mend="split the line")
+        if b"\0" in raw:
+            raise FormatError("a NUL byte", where=f"{where}, byte {raw.index(0) + 1}")
+        try:
+            yield raw.decode()
+        except UnicodeDecodeError as error:
+            raise FormatError("not UTF-8", where=f"{where}, byte {error.start + 1}") from error
+
+
+def write_line(text: str) -> None:
+    """Print a line and hand it on at once."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def write_json(value: Any) -> None:
+    """Print a value as one line of JSON."""
+    write_line(json.dumps(value, ensure_ascii=False, allow_nan=False))
+
+
+def decoding(
+    default: DecodeOptions,
+    *,
+    beam: int | None,
+    n_best: int | None,
+    length_penalty: float | None,
+    max_extra_tokens: int | None,
+    sample: bool = False,
+    temperature: float | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int | None = None,
+) -> DecodeOptions:
+    """Change a model's decoding by what the user typed.
+
+    Args:
+        default: The model's own.
+        beam: Hypotheses kept; None as in ``default``, and so for the rest.
+        n_best: Outputs of each input.
+        length_penalty: α.
+        max_extra_tokens: Tokens beyond the input's number.
+        sample: Draw tokens.
+        temperature: Of the draws.
+        top_k: Of the draws.
+        top_p: Of the draws.
+        seed: Of the draws.
+
+    Returns:
+        The options.
+    """
+    typed = {
+        **{"beam": beam, "n_best": n_best, "length_penalty": length_penalty, "max_extra_tokens": max_extra_tokens},
+        **{"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed},
+    }
+    changes: dict[str, Any] = {key: value for key, value in typed.items() if value is not None}
+    if sample:
+        changes = {"sample": True, "beam": 1, "n_best": 1, **changes}
+    elif n_best is not None and beam is None:
+        changes["beam"] = max(default.beam, n_best)
+    elif beam is not None and n_best is None:
+        changes["n_best"] = min(default.n_best, beam) if beam > 0 else default.n_best
+    return replace(default, **changes)

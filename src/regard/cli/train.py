@@ -1,0 +1,71 @@
+"""regard train"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from regard.cli.options import Device, Source, Target
+from regard.errors import UsageError
+
+# What each task takes, for --list; the help must not wait for torch.
+TASKS = {"translate": "pairs of texts: sentences and translations, words and their sounds"}
+
+
+def train(
+    task: Annotated[str | None, Parameter(help="What to train for: translate.")] = None,
+    *,
+    data: Annotated[
+        str | None, Parameter(help="Training pairs: .tsv, .csv, .jsonl, .parquet, train.de,train.en, or catalogue:NAME.")
+    ] = None,
+    out: Annotated[Path | None, Parameter(help="The run's folder. The same command goes on where it was stopped.")] = None,
+    recipe: Annotated[str | None, Parameter(help="A recipe's name, or a YAML file.")] = None,
+    dev: Annotated[str | None, Parameter(help="Development pairs; left out, a part of the training pairs.")] = None,
+    test: Annotated[str | None, Parameter(help="Test pairs; left out, a part of the training pairs.")] = None,
+    source: Source = None,
+    target: Target = None,
+    set_: Annotated[
+        list[str] | None, Parameter(name="--set", negative="", help="Change a setting: training.max_steps=1000. Repeatable.")
+    ] = None,
+    device: Device = "auto",
+    list_: Annotated[bool, Parameter(name="--list", negative="", help="List tasks and recipes.")] = False,
+    quiet: Annotated[bool, Parameter(negative="", help="Show no progress.")] = False,
+) -> None:
+    """Train a model, score it beside baselines, write a report."""
+    from regard.training import recipe as recipes
+
+    if list_:
+        for name, what in TASKS.items():
+            print(f"{name:12} {what}")
+        print("\nrecipes:", ", ".join(recipes.names()))
+        return
+    if task not in TASKS:
+        what = "no task" if task is None else f"unknown task {task!r}"
+        raise UsageError(what, mend=f"choose from {', '.join(TASKS)}")
+    if out is None:
+        raise UsageError("no folder for the run", mend="give --out runs/NAME")
+    values = recipes.read(recipe or task)
+    if values.get("task") != task:
+        raise UsageError(f"the recipe is for the task {values.get('task')!r}", where=str(recipe))
+    section = dict(values.get("data") or {})
+    typed = {"train": data, "dev": dev, "test": test, "source": source, "target": target}
+    section |= {key: value for key, value in typed.items() if value is not None}
+    if data is not None:
+        # The recipe's own development and test parts belong to its own training data.
+        section |= {key: typed[key] for key in ("dev", "test", "source", "target")}
+    if not section.get("train"):
+        raise UsageError("no training data", mend="give --data FILE")
+    resolved = recipes.resolve({**values, "data": section}, set_ or [], f"recipe {recipe or task}")
+    from regard.training import run
+
+    result = run.run(resolved, out, device=device, quiet=quiet, command=["regard", *sys.argv[1:]])
+    monitor = resolved.settings.evaluation.monitor
+    metric = "bleu" if monitor == "loss" else monitor
+    print(f"{metric} {result.scores[metric]:.4f} on held-out data")
+    for name, scores in result.scores["baselines"].items():
+        if metric in scores:
+            print(f"  {name}: {scores[metric]:.4f}")
+    print(f"report: {(out / 'report.html').resolve()}")

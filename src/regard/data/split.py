@@ -1,0 +1,126 @@
+"""Training, development and test parts that share no group.
+
+Near-copies (one source with several targets, one verse twice) make a test part easy and a score a lie, so whole
+groups are dealt out, never single pairs.
+"""
+
+import hashlib
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from regard.data.examples import Pair
+from regard.errors import DataError
+
+MAX_PART_GROUPS = 2000
+PARTS_IN_WHOLE = 20  # a part is one twentieth, 5 %
+MIN_GROUPS = PARTS_IN_WHOLE
+_NO_WORD = re.compile(r"[\W_]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """Pairs in three parts; no group is in two of them.
+
+    Args:
+        train: Pairs to learn from.
+        dev: Pairs to choose settings and checkpoints by.
+        test: Pairs for the one final score.
+    """
+
+    train: list[Pair]
+    dev: list[Pair]
+    test: list[Pair]
+
+
+def by_source(pair: Pair) -> str:
+    """Group pairs by their source, letter case aside.
+
+    Args:
+        pair: A pair.
+
+    Returns:
+        The group's key.
+    """
+    return pair.source.casefold()
+
+
+def split_pairs(pairs: Sequence[Pair], *, seed: int, group: Callable[[Pair], str] = by_source) -> Splits:
+    """Deal groups of pairs into train, dev and test by a seeded hash of the group's key.
+
+    Of G groups, test takes those with the n smallest hashes and dev those with the n largest,
+    n = min(2000, floor(G / 20)). Which part a group goes to depends on the seed and on the set of keys, not on the
+    order of pairs; its hash depends on seed and key alone, so as a set grows a group may move between train and
+    dev or train and test at the margin, but never between dev and test. A group that holds more than 5 % of the
+    pairs stays in train: it would be a part by itself.
+
+    Args:
+        pairs: All pairs; each part keeps their order.
+        seed: Any integer; another seed deals otherwise.
+        group: Gives the key of a pair's group.
+
+    Returns:
+        The three parts.
+
+    Raises:
+        DataError: There are fewer than 20 groups, or too few that are not larger than a part.
+    """
+    keys = [group(pair) for pair in pairs]
+    sizes = Counter(keys)
+    part_groups = min(MAX_PART_GROUPS, len(sizes) // PARTS_IN_WHOLE)
+    eligible = [key for key, size in sizes.items() if size * PARTS_IN_WHOLE <= len(pairs)]
+    if len(sizes) < MIN_GROUPS or len(eligible) < 2 * part_groups:
+        what = f"{len(sizes)} groups of like pairs are too few to split ({MIN_GROUPS} are needed)"
+        if len(sizes) >= MIN_GROUPS:
+            what = f"only {len(eligible)} of {len(sizes)} groups of like pairs are small enough for a part of 5 %"
+        raise DataError(what, mend="give more data, or dev and test files of your own")
+    ranked = sorted(eligible, key=lambda key: (_hash(seed, key), key))
+    test, dev = set(ranked[:part_groups]), set(ranked[-part_groups:])
+    splits = Splits([], [], [])
+    for pair, key in zip(pairs, keys, strict=True):
+        (splits.test if key in test else splits.dev if key in dev else splits.train).append(pair)
+    return splits
+
+
+def _hash(seed: int, key: str) -> bytes:
+    """Hash a group's key under a seed; the same on every machine and in every process."""
+    return hashlib.blake2b(f"{seed}\n{key}".encode(errors="surrogatepass"), digest_size=16).digest()
+
+
+def normalized(text: str) -> str:
+    """Reduce text to what makes two near-copies equal: letters and digits, case and width aside.
+
+    Args:
+        text: Any text.
+
+    Returns:
+        Lower-case words with single spaces between; the text itself where it has no word.
+    """
+    return _NO_WORD.sub(" ", unicodedata.normalize("NFKC", text).casefold()).strip() or text
+
+
+def linked_keys(texts: Sequence[Sequence[str]]) -> list[str]:
+    """Give items that share any text, directly or through others, one key (union-find).
+
+    Args:
+        texts: For each item its texts; position i of one item is compared with position i of the others.
+
+    Returns:
+        For each item the key of its group, which does not depend on the order of the items.
+    """
+    parents: dict[tuple[int, str], tuple[int, str]] = {}
+
+    def root(node: tuple[int, str]) -> tuple[int, str]:
+        while (parent := parents.setdefault(node, node)) != node:
+            parents[node] = node = parents[parent]
+        return node
+
+    for item in texts:
+        first, *others = (root(node) for node in enumerate(item))
+        for other in others:
+            # The smaller root wins, so that the key is the smallest node of the group in any order.
+            first, other = min(first, root(other)), max(first, root(other))
+            parents[other] = first
+    return [root((0, item[0]))[1] for item in texts]

@@ -1,0 +1,197 @@
+"""From text to tokens and back, on the tokenizers library.
+
+============ ====================================================== ===============================================
+kind         what a token is                                        loses
+============ ====================================================== ===============================================
+byte-bpe     merged bytes (Radford et al. 2019, §2.2)               nothing
+bpe          merged characters of words (Sennrich et al. 2016)      a space at the start, the character ▁
+wordpiece    pieces of words (Schuster & Nakajima 2012)             spacing; what it has never seen becomes <unk>
+unigram      pieces by a unigram model (Kudo 2018)                  a space at the start, the character ▁; <unk>
+characters   single characters, bytes where unseen                  nothing
+whitespace   what stands between spaces: phonemes, words            spacing; what it has never seen becomes <unk>
+============ ====================================================== ===============================================
+
+Fitting wordpiece and unigram breaks ties differently from process to process (the library's doing); the others fit alike
+every time. A run saves its tokenizers, so resuming never fits again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+import tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
+
+from regard.errors import ConfigError, DataError, FormatError
+
+Kind = Literal["byte-bpe", "bpe", "wordpiece", "unigram", "characters", "whitespace"]
+
+START, END, UNKNOWN = "<s>", "</s>", "<unk>"
+
+
+class Tokenizer:
+    """A trained tokenizer with a start and an end token. Text that spells a special token is text.
+
+    Args:
+        inner: The library's tokenizer, which has the special tokens.
+
+    Raises:
+        FormatError: It lacks a start or an end token.
+    """
+
+    def __init__(self, inner: tokenizers.Tokenizer) -> None:
+        self.inner = inner
+        # Without this, a user's "</s>" would end the sentence.
+        inner.encode_special_tokens = True
+        start, end = inner.token_to_id(START), inner.token_to_id(END)
+        if start is None or end is None:
+            raise FormatError(f"the tokenizer has no {START} or no {END}")
+        self.start_id: int = start
+        self.end_id: int = end
+        self.vocab_size: int = inner.get_vocab_size()
+
+    @staticmethod
+    def train(texts: Iterable[str], kind: Kind, vocab_size: int = 8000, min_count: int = 1) -> Tokenizer:
+        """Fit a tokenizer; on the training part only.
+
+        Args:
+            texts: Training texts.
+            kind: What a token is; see the table above.
+            vocab_size: Tokens at most, special ones included.
+            min_count: Characters and words rarer than this get no token of their own.
+
+        Returns:
+            The tokenizer.
+
+        Raises:
+            ConfigError: The kind is unknown, or the vocabulary too small for the alphabet.
+            DataError: There is no text.
+        """
+        if kind not in get_args(Kind):
+            raise ConfigError(f"unknown tokenizer kind {kind!r}", mend=f"choose from {', '.join(get_args(Kind))}")
+        texts = list(texts)
+        if not any(texts):
+            raise DataError("no text to train a tokenizer on")
+        inner, trainer = _untrained(kind, texts, vocab_size, min_count)
+        if trainer is not None:
+            inner.train_from_iterator(texts, trainer, len(texts))
+            if kind == "bpe":
+                _add_bytes(inner)
+        # Added behind the model's own, so that no text can reach them.
+        inner.add_special_tokens([AddedToken(START, special=True), AddedToken(END, special=True)])
+        if inner.get_vocab_size() > vocab_size and kind in ("byte-bpe", "bpe", "wordpiece", "unigram"):
+            needed = inner.get_vocab_size()
+            raise ConfigError(f"a vocabulary of {vocab_size} cannot hold the alphabet", mend=f"give at least {needed}")
+        return Tokenizer(inner)
+
+    def encode(self, text: str) -> list[int]:
+        """Turn a text into tokens, without start and end."""
+        return self.inner.encode(text, add_special_tokens=False).ids
+
+    def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Turn texts into arrays of tokens, on all cores."""
+        encoded = self.inner.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array(one.ids, np.int32) for one in encoded]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Turn tokens into text; start and end vanish, <unk> shows."""
+        kept = [token for token in tokens if token not in (self.start_id, self.end_id)]
+        return self.inner.decode(kept, skip_special_tokens=False)
+
+    def pieces(self, tokens: Sequence[int]) -> list[str]:
+        """Show tokens one by one, as a reader would write them; bytes that are no text on their own as ``<0x..>``."""
+        shown = []
+        for token in tokens:
+            piece = self.inner.decode([token], skip_special_tokens=False)
+            shown.append(piece if piece and "�" not in piece else self.inner.id_to_token(token))
+        return shown
+
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        """Say which characters of the text each token came from, as (start, end)."""
+        return self.inner.encode(text, add_special_tokens=False).offsets
+
+    def to_json(self) -> str:
+        """Write the tokenizer in the tokenizer.json format."""
+        return self.inner.to_str(pretty=True)
+
+    @staticmethod
+    def read(path: Path) -> Tokenizer:
+        """Read a tokenizer.json.
+
+        Args:
+            path: The file.
+
+        Returns:
+            The tokenizer.
+
+        Raises:
+            FormatError: It is not a tokenizer, or has no start and end.
+        """
+        try:
+            inner = tokenizers.Tokenizer.from_str(path.read_text("utf-8"))
+        except Exception as error:  # the library raises bare Exception
+            raise FormatError(f"not a tokenizer: {str(error).splitlines()[0][:200]}", where=str(path)) from error
+        return Tokenizer(inner)
+
+
+def _untrained(
+    kind: Kind, texts: Sequence[str], vocab_size: int, min_count: int
+) -> tuple[tokenizers.Tokenizer, trainers.Trainer | None]:
+    """Make the parts of a tokenizer; no trainer where counting is all the training there is."""
+    size = vocab_size - 2  # start and end come later
+    quiet = {"show_progress": False}
+    if kind == "byte-bpe":
+        inner = tokenizers.Tokenizer(models.BPE())
+        inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        inner.decoder = decoders.ByteLevel()
+        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+        return inner, trainers.BpeTrainer(vocab_size=size, min_frequency=2, initial_alphabet=alphabet, **quiet)
+    if kind == "bpe":
+        inner = tokenizers.Tokenizer(models.BPE())
+        inner.pre_tokenizer = pre_tokenizers.Metaspace()
+        inner.decoder = decoders.Sequence(
+            [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+        )
+        return inner, trainers.BpeTrainer(vocab_size=size - 256, min_frequency=2, **quiet)
+    if kind == "unigram":
+        inner = tokenizers.Tokenizer(models.Unigram())
+        inner.pre_tokenizer = pre_tokenizers.Metaspace()
+        inner.decoder = decoders.Metaspace()
+        return inner, trainers.UnigramTrainer(vocab_size=size, special_tokens=[UNKNOWN], unk_token=UNKNOWN, **quiet)
+    if kind == "wordpiece":
+        inner = tokenizers.Tokenizer(models.WordPiece(unk_token=UNKNOWN))
+        inner.normalizer = normalizers.BertNormalizer(lowercase=False, strip_accents=False)
+        inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        inner.decoder = decoders.WordPiece()
+        return inner, trainers.WordPieceTrainer(vocab_size=size, special_tokens=[UNKNOWN], **quiet)
+    if kind == "characters":
+        counts = Counter(char for text in texts for char in text)
+        kept = [char for char, count in sorted(counts.items()) if count >= min_count][: max(size - 256, 0)]
+        vocabulary = {token: index for index, token in enumerate([*_bytes(), *kept])}
+        inner = tokenizers.Tokenizer(models.BPE(vocabulary, [], byte_fallback=True))
+        inner.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+        return inner, None
+    counts = Counter(word for text in texts for word in text.split())
+    kept = [word for word, count in counts.most_common(size - 1) if count >= min_count and word != UNKNOWN]
+    vocabulary = {token: index for index, token in enumerate([UNKNOWN, *sorted(kept)])}
+    inner = tokenizers.Tokenizer(models.WordLevel(vocabulary, UNKNOWN))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return inner, None
+
+
+def _add_bytes(inner: tokenizers.Tokenizer) -> None:
+    """Give a trained BPE model a token for each byte, for characters that it has never seen."""
+    trained = json.loads(inner.to_str())["model"]
+    vocabulary = trained["vocab"]
+    vocabulary |= {token: len(vocabulary) + place for place, token in enumerate(_bytes())}
+    inner.model = models.BPE(vocabulary, [tuple(pair) for pair in trained["merges"]], byte_fallback=True)
+
+
+def _bytes() -> list[str]:
+    """Name the 256 byte tokens as byte fallback expects them."""
+    return [f"<0x{byte:02X}>" for byte in range(256)]

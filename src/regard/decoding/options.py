@@ -1,0 +1,67 @@
+"""What a user may ask of decoding."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from regard.errors import UsageError
+
+MAX_BEAMS = 1024
+
+
+@dataclass(frozen=True)
+class DecodeOptions:
+    """How outputs are chosen.
+
+    Attributes:
+        beam: Hypotheses kept for each input; 1 is greedy.
+        n_best: Outputs given for each input, at most ``beam``.
+        length_penalty: α of ((5 + length) / 6)^α, by which log-probabilities are divided to compare lengths; 0 compares
+            them as they are (Wu et al. 2016, §7, equation 14).
+        max_extra_tokens: Outputs have at most as many tokens as the input and this many more, the end not counted.
+        sample: Draw each token instead of taking the best.
+        temperature: Logits are divided by it before drawing; below 1 sharpens.
+        top_k: Draw among the k most probable; 0 for all.
+        top_p: Draw among the most probable that together reach this probability.
+        seed: Of the draws; the same input at the same place draws the same in any batch.
+    """
+
+    beam: int = 1
+    n_best: int = 1
+    length_penalty: float = 0.6
+    max_extra_tokens: int = 50
+    sample: bool = False
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be done.
+
+        Raises:
+            UsageError: A number is out of its range.
+        """
+        checks = (
+            (1 <= self.beam <= MAX_BEAMS, f"beam is {self.beam}", f"give 1 to {MAX_BEAMS}"),
+            (1 <= self.n_best <= self.beam, f"n_best is {self.n_best} with beam {self.beam}", "give 1 up to the beam"),
+            (0 <= self.length_penalty <= 10, f"length_penalty is {self.length_penalty}", "give a number from 0 to 10"),
+            (
+                0 <= self.max_extra_tokens <= 100_000,
+                f"max_extra_tokens is {self.max_extra_tokens}",
+                "give 0 to 100,000",
+            ),
+            (
+                0 < self.temperature < math.inf,
+                f"temperature is {self.temperature}",
+                "give a number above 0; for the best token leave sampling off",
+            ),
+            (self.top_k >= 0, f"top_k is {self.top_k}", "give a count, or 0 for all"),
+            (0 < self.top_p <= 1, f"top_p is {self.top_p}", "give a probability above 0"),
+            (not (self.sample and self.beam > 1), f"sampling with beam {self.beam}", "sample with beam 1"),
+            (0 <= self.seed < 2**63, f"seed is {self.seed}", "give 0 to 2^63 - 1"),
+        )
+        for good, what, mend in checks:
+            if not good:  # NaN fails every comparison, so it is refused too
+                raise UsageError(what, mend=mend)

@@ -1,0 +1,235 @@
+"""Greedy, beam search and sampling, batched. An output depends on its input alone, not on the batch it is decoded in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.attention import Segments
+from regard.decoding.options import DecodeOptions
+
+
+class State(Protocol):
+    """Where a model's decoding stands: R rows, the beams of a source side by side."""
+
+    def select(self, rows_R: Tensor, sources_B: Tensor | None) -> Self:
+        """Go on from other rows (and, where given, a subset of the sources)."""
+        ...
+
+
+class Decoder(Protocol):
+    """What a model offers to be decoded."""
+
+    def start(self, source_M: Tensor, segments: Segments, beams: int) -> Any:
+        """Encode sources; give the state before the first token, ``beams`` rows for each source."""
+        ...
+
+    def step(self, tokens_R: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """Read one token a row; give logits_RV of the next one, and the new state."""
+        ...
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """An output.
+
+    Attributes:
+        tokens: Without start and end.
+        logprob: Natural-log probability of the tokens, and of the end where it came.
+        score: ``logprob`` over the length penalty: what hypotheses are ranked by.
+        ended: The end token was chosen; False where the limit cut the output.
+    """
+
+    tokens: list[int]
+    logprob: float
+    score: float
+    ended: bool
+
+
+@dataclass
+class _Source:
+    """What is known of one source while it is decoded."""
+
+    limit: int
+    done: list[Hypothesis] = field(default_factory=list)
+
+
+def penalty(length: int, alpha: float) -> float:
+    """Compute ((5 + length) / 6)^α, the length counted with the end token (Wu et al. 2016, equation 14)."""
+    return ((5 + length) / 6) ** alpha
+
+
+@torch.inference_mode()
+def decode(
+    model: Decoder,
+    source_M: Tensor,
+    segments: Segments,
+    *,
+    start_id: int,
+    end_id: int,
+    options: DecodeOptions,
+    places: Sequence[int] | None = None,
+) -> list[list[Hypothesis]]:
+    """Decode a batch of sources.
+
+    Beam search keeps, for each source, the K best prefixes by log-probability. A prefix that ends among the K best
+    continuations is set aside; a source is done when K are, or when no prefix can still beat the worst of them, or at its
+    limit, where the prefixes are given as they are, with ``ended`` False. K = 1 is greedy; a K that holds every prefix is
+    exhaustive search.
+
+    Args:
+        model: What decodes; in evaluation mode.
+        source_M: int64, source tokens of all sources.
+        segments: Which belong together.
+        start_id: Token that every output starts from.
+        end_id: Token that ends an output.
+        options: How outputs are chosen.
+        places: Place of each source in the user's input, for the draws; None numbers them from 0.
+
+    Returns:
+        For each source up to ``n_best`` hypotheses, best first.
+    """
+    sources = [_Source(length + options.max_extra_tokens) for length in segments.lengths]
+    if not sources:
+        return []
+    search = _Search(model, source_M, segments, start_id, end_id, options, places or range(len(sources)), sources)
+    while search.alive:
+        search.step()
+    ranked = (sorted(source.done, key=lambda h: -h.score) for source in sources)
+    return [hypotheses[: options.n_best] for hypotheses in ranked]
+
+
+class _Search:
+    """A batch being decoded: rows = the sources that are still alive × beams."""
+
+    def __init__(
+        self,
+        model: Decoder,
+        source_M: Tensor,
+        segments: Segments,
+        start_id: int,
+        end_id: int,
+        options: DecodeOptions,
+        places: Sequence[int],
+        sources: list[_Source],
+    ) -> None:
+        self.model, self.options, self.end_id, self.places, self.sources = model, options, end_id, places, sources
+        self.state = model.start(source_M, segments, options.beam)
+        self.alive = list(range(len(sources)))
+        count, beam = len(sources), options.beam
+        self.last_R = source_M.new_full((count * beam,), start_id)
+        # Tokens and log-probabilities of each prefix. All but one beam start impossible, so that the first step does not
+        # find the same continuation K times.
+        self.tokens_BKT = np.zeros((count, beam, 0), np.int64)
+        self.logprob_BK = np.full((count, beam), -np.inf)
+        self.logprob_BK[:, 0] = 0.0
+
+    def step(self) -> None:
+        """Read the newest tokens, choose the next ones, set finished ones aside."""
+        logits_RV, self.state = self.model.step(self.last_R, self.state)
+        # In float64, so that adding up hundreds of steps rounds the same in any batch.
+        logp_RV = logits_RV.double().log_softmax(-1)
+        token_BC, beam_BC, logprob_BC = self._draw(logp_RV) if self.options.sample else self._best(logp_RV)
+        beam, length = self.options.beam, self.tokens_BKT.shape[2]
+        kept_B, tokens_BK, parents_BK, logprob_BK = [], [], [], []
+        for place, number in enumerate(self.alive):
+            source = self.sources[number]
+            next_tokens, next_parents, next_logprobs = [], [], []
+            for rank, (token, parent, logprob) in enumerate(
+                zip(token_BC[place], beam_BC[place], logprob_BC[place], strict=True)
+            ):
+                if logprob == -np.inf:
+                    continue
+                if token == self.end_id:
+                    if rank < beam and len(source.done) < beam:
+                        self._finish(source, self.tokens_BKT[place, parent], logprob, True)
+                elif len(next_tokens) < beam:
+                    next_tokens.append(token)
+                    next_parents.append(parent)
+                    next_logprobs.append(logprob)
+            if self._is_done(source, next_logprobs):
+                continue
+            if length == source.limit:
+                self._cut(source, place)
+                continue
+            missing = beam - len(next_tokens)
+            kept_B.append(place)
+            tokens_BK.append(next_tokens + [self.end_id] * missing)
+            parents_BK.append(next_parents + [0] * missing)
+            logprob_BK.append(next_logprobs + [-np.inf] * missing)
+        self._go_on(kept_B, tokens_BK, parents_BK, logprob_BK)
+
+    def _best(self, logp_RV: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Find the 2 K best continuations of each source: at most K of them end, so K remain."""
+        beam, vocabulary = self.options.beam, logp_RV.shape[-1]
+        total_BKV = torch.from_numpy(self.logprob_BK).to(logp_RV.device)[..., None] + logp_RV.unflatten(0, (-1, beam))
+        best_BC = total_BKV.flatten(1).topk(min(2 * beam, beam * vocabulary), sorted=True)
+        index_BC = best_BC.indices.cpu().numpy()
+        return index_BC % vocabulary, index_BC // vocabulary, best_BC.values.cpu().numpy()
+
+    def _draw(self, logp_RV: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Draw a continuation of each source from its own stream of numbers."""
+        options, step = self.options, self.tokens_BKT.shape[2]
+        sorted_RV = (logp_RV / options.temperature).softmax(-1).sort(dim=-1, descending=True, stable=True)
+        probability_RV = sorted_RV.values
+        before_RV = probability_RV.cumsum(-1) - probability_RV
+        keep_RV = before_RV < options.top_p
+        if options.top_k:
+            keep_RV[:, options.top_k :] = False
+        cumulative_RV = (probability_RV * keep_RV).cumsum(-1).cpu().numpy()
+        rank_R = []
+        for row, number in enumerate(self.alive):
+            stream = np.random.Philox(key=[options.seed, self.places[number]], counter=[0, 0, 0, step])
+            point = np.random.Generator(stream).random() * cumulative_RV[row, -1]
+            rank_R.append(int(np.searchsorted(cumulative_RV[row], point, side="right")))
+        rank_R1 = torch.tensor(rank_R, device=logp_RV.device)[:, None].clamp(max=logp_RV.shape[-1] - 1)
+        token_R1 = sorted_RV.indices.gather(-1, rank_R1)
+        logprob_R1 = self.logprob_BK + logp_RV.gather(-1, token_R1).cpu().numpy()
+        token_BC = token_R1.cpu().numpy()
+        return token_BC, np.zeros_like(token_BC), logprob_R1
+
+    def _finish(self, source: _Source, tokens: np.ndarray, logprob: float, ended: bool) -> None:
+        score = logprob / penalty(len(tokens) + 1, self.options.length_penalty)
+        source.done.append(Hypothesis(tokens.tolist(), float(logprob), float(score), ended))
+
+    def _is_done(self, source: _Source, live: list[float]) -> bool:
+        """Whether nothing that is still going can enter the results."""
+        if not live or len(source.done) >= self.options.beam:
+            return True
+        if len(source.done) < self.options.n_best:
+            return False
+        # A log-probability only falls; the penalty that helps it most is that of the longest output.
+        reachable = live[0] / penalty(source.limit + 1, self.options.length_penalty)
+        worst = sorted((h.score for h in source.done), reverse=True)[self.options.n_best - 1]
+        return worst >= reachable
+
+    def _cut(self, source: _Source, place: int) -> None:
+        """Stop at the limit, and say so: give prefixes as they are where too few outputs ended by themselves."""
+        missing = max(self.options.n_best - len(source.done), 0)
+        for beam in np.argsort(-self.logprob_BK[place], kind="stable")[:missing]:
+            if self.logprob_BK[place, beam] > -np.inf:
+                self._finish(source, self.tokens_BKT[place, beam], self.logprob_BK[place, beam], False)
+
+    def _go_on(
+        self, kept_B: list[int], tokens_BK: list[list[int]], parents_BK: list[list[int]], logprob_BK: list[list[float]]
+    ) -> None:
+        """Bring tokens, log-probabilities and the model's state into the new order; sources that are done leave."""
+        beam, device = self.options.beam, self.last_R.device
+        if not kept_B:
+            self.alive = []
+            return
+        kept, parents, tokens = np.array(kept_B), np.array(parents_BK), np.array(tokens_BK)
+        rows_R = (kept[:, None] * beam + parents).flatten()
+        if len(rows_R) != self.last_R.shape[0] or (rows_R != np.arange(len(rows_R))).any():
+            sources_B = None if len(kept) == len(self.alive) else torch.from_numpy(kept).to(device)
+            self.state = self.state.select(torch.from_numpy(rows_R).to(device), sources_B)
+        past_BKT = np.take_along_axis(self.tokens_BKT[kept], parents[..., None], 1)
+        self.tokens_BKT = np.concatenate([past_BKT, tokens[..., None]], -1)
+        self.logprob_BK = np.array(logprob_BK)
+        self.last_R = torch.from_numpy(tokens.flatten()).to(device)
+        self.alive = [self.alive[place] for place in kept_B]

@@ -1,0 +1,1 @@
+from regard.training.files import *

@@ -1,0 +1,339 @@
+"""Attention as data: who attended to what, with which weight.
+
+    maps.alignment().weights_HTS      the picture of a translation
+    maps.weights("decoder.layers.5.cross_attn", head=3)
+    maps.save("look.html")            the same with pictures; look.json with every number
+
+Legend: T queries, S keys, H heads.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from regard.errors import DataError, FormatError, UsageError
+from regard.looking.text import save_text, visible
+
+Weights = npt.NDArray[np.float32]
+SUM_TOLERANCE = 1e-3  # bfloat16 rows miss 1 by up to about that much
+_FORMAT = "regard-maps-1"
+Kind = TypeVar("Kind")
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionMap:
+    """The weights of one layer, head by head.
+
+    Args:
+        layer: The layer's name in the model.
+        kind: "self" where queries and keys are the same tokens, else "cross".
+        query_tokens: The T tokens that attend.
+        key_tokens: The S tokens that are attended to.
+        weights_HTS: Weights from 0 to 1, kept as float32. A row sums to 1, or to 0 where the query attends to nothing.
+
+    Raises:
+        DataError: A shape that does not fit the tokens, a value that is not a weight, or a row with another sum.
+    """
+
+    layer: str
+    kind: Literal["self", "cross"]
+    query_tokens: tuple[str, ...]
+    key_tokens: tuple[str, ...]
+    weights_HTS: Weights
+
+    def __post_init__(self) -> None:
+        """Check every number once, so that nothing that draws has to."""
+        object.__setattr__(self, "query_tokens", tuple(self.query_tokens))
+        object.__setattr__(self, "key_tokens", tuple(self.key_tokens))
+        where = f"attention map {visible(self.layer)!r}"
+        if self.kind not in ("self", "cross"):
+            raise DataError(f"kind is {self.kind!r}", where=where, mend="it is 'self' or 'cross'")
+        if not all(isinstance(token, str) for token in (*self.query_tokens, *self.key_tokens)):
+            raise DataError("a token is not a string", where=where)
+        if self.kind == "self" and self.query_tokens != self.key_tokens:
+            raise DataError("self-attention with other keys than queries", where=where, mend="its kind is 'cross'")
+        try:
+            weights = np.asarray(self.weights_HTS, dtype=np.float64)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise DataError("weights are not an array of numbers", where=where) from error
+        num_queries, num_keys = len(self.query_tokens), len(self.key_tokens)
+        if weights.ndim != 3 or weights.shape[1:] != (num_queries, num_keys) or 0 in weights.shape:
+            raise DataError(
+                f"weights have the shape {weights.shape}",
+                where=where,
+                mend=f"it is (heads, {num_queries}, {num_keys}), none 0",
+            )
+        if not np.isfinite(weights).all():
+            raise DataError("a weight is not finite", where=where)
+        if weights.min() < -SUM_TOLERANCE or weights.max() > 1 + SUM_TOLERANCE:
+            raise DataError(
+                f"weights from {weights.min():.4g} to {weights.max():.4g}", where=where, mend="they are 0 to 1"
+            )
+        sums_HT = weights.sum(-1)
+        bad = np.argwhere(np.minimum(abs(sums_HT - 1), abs(sums_HT)) > SUM_TOLERANCE)
+        if bad.size:
+            head, query = (int(i) for i in bad[0])
+            total = sums_HT[head, query]
+            raise DataError(
+                f"head {head}, query {query} sums to {total:.4g}", where=where, mend="a row sums to 1, or to 0"
+            )
+        kept = weights.astype(np.float32)
+        kept.setflags(write=False)
+        object.__setattr__(self, "weights_HTS", kept)
+
+    def mean(self) -> AttentionMap:
+        """Average over the heads.
+
+        Returns:
+            The same map with one head.
+        """
+        mean = self.weights_HTS.mean(0, keepdims=True, dtype=np.float64).astype(np.float32)
+        return AttentionMap(self.layer, self.kind, self.query_tokens, self.key_tokens, mean)
+
+
+@dataclass(frozen=True)
+class Link:
+    """One query and one key that it attends to.
+
+    Attributes:
+        query: Index of the query.
+        query_token: Its token.
+        key: Index of the key.
+        key_token: Its token.
+        weight: The weight, 0 to 1.
+    """
+
+    query: int
+    query_token: str
+    key: int
+    key_token: str
+    weight: float
+
+
+@dataclass(frozen=True, eq=False)
+class Maps:
+    """What a model looked at while it read one input and wrote one output.
+
+    Args:
+        title: A line that names the picture.
+        source: The input as the user gave it.
+        output: What the model wrote; empty where it writes nothing.
+        maps: The layers, in the order of the forward pass; each name once.
+        details: Anything worth a line below the picture: model, score, device.
+
+    Raises:
+        DataError: No map at all, or a layer twice.
+    """
+
+    title: str
+    source: str
+    output: str
+    maps: tuple[AttentionMap, ...]
+    details: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check that layers can be told apart."""
+        object.__setattr__(self, "maps", tuple(self.maps))
+        if not self.maps:
+            raise DataError("no attention map", where="maps", mend="record at least one layer")
+        names = [one.layer for one in self.maps]
+        for name in names:
+            if names.count(name) > 1:
+                raise DataError(f"layer {visible(name)!r} is there twice", where="maps", mend="name each call of it")
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Names of the layers, in the order of the forward pass."""
+        return tuple(one.layer for one in self.maps)
+
+    def weights(self, layer: str, head: int | None = None) -> Weights:
+        """Give the weights of one layer.
+
+        Args:
+            layer: The layer's name.
+            head: One head, from 0; None for all.
+
+        Returns:
+            Weights, H × T × S for all heads, T × S for one.
+
+        Raises:
+            UsageError: No such layer or head.
+        """
+        one = self._layer(layer)
+        if head is None:
+            return one.weights_HTS
+        num_heads = len(one.weights_HTS)
+        if not 0 <= head < num_heads:
+            raise UsageError(
+                f"head {head} of {num_heads}", where=visible(layer), mend=f"heads are 0 to {num_heads - 1}"
+            )
+        return one.weights_HTS[head]
+
+    def alignment(self, layer: str | None = None) -> AttentionMap:
+        """Give the alignment of output and source: one cross-attention layer, averaged over its heads.
+
+        A recurrent model has one such layer. In a Transformer every decoder layer has one; which of them aligns words
+        best is a matter of the model, often the one before the last. The last is taken: the output is read off it.
+
+        Args:
+            layer: Another cross-attention layer; None for the last.
+
+        Returns:
+            A map with one head.
+
+        Raises:
+            UsageError: The model has no cross-attention, or the layer is none.
+        """
+        if layer is None:
+            cross = [one for one in self.maps if one.kind == "cross"]
+            if not cross:
+                raise UsageError(
+                    "no cross-attention to align with", where="alignment", mend=f"{self._known()}; use weights()"
+                )
+            return cross[-1].mean()
+        one = self._layer(layer)
+        if one.kind != "cross":
+            raise UsageError("is self-attention and aligns nothing", where=visible(layer), mend="use weights()")
+        return one.mean()
+
+    def top(self, k: int = 3, layer: str | None = None) -> list[list[Link]]:
+        """List for each query the keys with the largest weights, averaged over heads.
+
+        Args:
+            k: Keys for a query; fewer where there are fewer.
+            layer: A layer; None for the alignment, or for the last layer of a model without cross-attention.
+
+        Returns:
+            For each query its links, the strongest first; of equal weights the earlier key first.
+
+        Raises:
+            UsageError: k under 1, or no such layer.
+        """
+        if k < 1:
+            raise UsageError(f"k is {k}", where="top", mend="it is 1 or more")
+        one = self.main() if layer is None else self._layer(layer).mean()
+        weights_TS = one.weights_HTS[0]
+        order_TS = np.argsort(-weights_TS, axis=1, kind="stable")[:, :k]
+        return [
+            [Link(t, query, int(s), one.key_tokens[s], float(weights_TS[t, s])) for s in order_TS[t]]
+            for t, query in enumerate(one.query_tokens)
+        ]
+
+    def main(self) -> AttentionMap:
+        """Give the one map to show first: the alignment, or the last layer's mean where nothing is aligned.
+
+        Returns:
+            A map with one head.
+        """
+        return self.alignment() if any(one.kind == "cross" for one in self.maps) else self.maps[-1].mean()
+
+    def to_json(self) -> str:
+        """Write everything as JSON, with the shortest decimals that give the same float32 back.
+
+        Returns:
+            ASCII text; `from_json` reads it.
+        """
+        maps = [
+            {
+                "layer": one.layer,
+                "kind": one.kind,
+                "query_tokens": one.query_tokens,
+                "key_tokens": one.key_tokens,
+                "weights": [[[float(str(w)) for w in row] for row in head] for head in one.weights_HTS],
+            }
+            for one in self.maps
+        ]
+        fields = {"title": self.title, "source": self.source, "output": self.output, "details": self.details}
+        return json.dumps({"format": _FORMAT, **fields, "maps": maps}, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Maps:
+        """Read what `to_json` wrote.
+
+        Args:
+            text: JSON.
+
+        Returns:
+            Equal maps.
+
+        Raises:
+            FormatError: Not JSON, or JSON of something else.
+            DataError: Weights that are none.
+        """
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise FormatError("not JSON", where="maps", mend="give a file that save('….json') wrote") from error
+        if not isinstance(data, dict) or data.get("format") != _FORMAT:
+            raise FormatError(f"not {_FORMAT}", where="maps", mend="give a file that save('….json') wrote")
+        details = _read(data, "details", dict)
+        if not all(isinstance(value, str) for value in details.values()):
+            raise FormatError("'details' holds something other than text", where="maps")
+        maps = tuple(_read_map(one) for one in _read(data, "maps", list))
+        return cls(_read(data, "title", str), _read(data, "source", str), _read(data, "output", str), maps, details)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a page (.html) or the numbers (.json), whole or not at all.
+
+        Args:
+            path: The file; its suffix chooses.
+
+        Raises:
+            UsageError: Another suffix.
+            ResourceError: The file cannot be written.
+        """
+        suffix = Path(path).suffix.lower()
+        if suffix not in (".html", ".json"):
+            raise UsageError(f"suffix {suffix!r}", where=visible(str(path)), mend="it is .html or .json")
+        save_text(path, self._page() if suffix == ".html" else self.to_json())
+
+    def _repr_html_(self) -> str:
+        """Show the page in a notebook, in a frame of its own: its style and script touch nothing of the notebook."""
+        page = html.escape(self._page(), quote=True)
+        style = "width:100%;height:760px;border:0"
+        return f'<iframe sandbox="allow-scripts" title="attention maps" style="{style}" srcdoc="{page}"></iframe>'
+
+    def _page(self) -> str:
+        from regard.looking.page import look_page  # the page draws maps: importing it above would be a circle
+
+        return look_page(self)
+
+    def _layer(self, name: str) -> AttentionMap:
+        for one in self.maps:
+            if one.layer == name:
+                return one
+        raise UsageError(f"no layer {visible(name)!r}", where="maps", mend=self._known())
+
+    def _known(self) -> str:
+        return f"layers are {', '.join(visible(name) for name in self.layers)}"
+
+
+def _read(data: dict[str, object], key: str, kind: type[Kind]) -> Kind:
+    value = data.get(key)
+    if not isinstance(value, kind):
+        raise FormatError(f"{key!r} is missing or is no {kind.__name__}", where="maps")
+    return value
+
+
+def _read_map(data: object) -> AttentionMap:
+    if not isinstance(data, dict):
+        raise FormatError("a map is no object", where="maps")
+    kind = _read(data, "kind", str)
+    if kind not in ("self", "cross"):
+        raise FormatError(f"kind is {visible(kind)!r}", where="maps", mend="it is 'self' or 'cross'")
+    tokens: list[Sequence[str]] = [_read(data, "query_tokens", list), _read(data, "key_tokens", list)]
+    try:
+        weights = np.asarray(_read(data, "weights", list), dtype=np.float32)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise FormatError("'weights' is no array of numbers", where="maps") from error
+    checked: Literal["self", "cross"] = "self" if kind == "self" else "cross"
+    return AttentionMap(_read(data, "layer", str), checked, tuple(tokens[0]), tuple(tokens[1]), weights)

@@ -1,0 +1,80 @@
+"""Attention maps of an encoder–decoder: run it on one input, record every layer, name the tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from regard.attention import Rows, Site, record
+from regard.data import Pair
+from regard.errors import UsageError
+from regard.looking.maps import AttentionMap, Maps
+from regard.tasks.translate import Translator, hidden
+
+
+def can_look(translator: Translator) -> bool:
+    """Say whether the model attends at all."""
+    return any(isinstance(module, Site) for module in translator.model.modules())
+
+
+def look(
+    translator: Translator, text: str, target: str | None = None, layers: str | Sequence[str] | None = None
+) -> Maps:
+    """Show what a model looks at while it reads a text and writes the other side.
+
+    The output is decoded first (or given), then read once more as a whole with every layer recorded: the weights are those
+    of decoding, exactly. Rows of cross-attention are named by the token that they help to write.
+
+    Args:
+        translator: The model.
+        text: Input.
+        target: Output to look at; None decodes it.
+        layers: Names or patterns of layers; None for all.
+
+    Returns:
+        The maps.
+
+    Raises:
+        UsageError: The text is empty, or the model has no attention.
+    """
+    if not text.strip():
+        raise UsageError("an empty text", where="look", mend="give some words")
+    if not can_look(translator):
+        raise UsageError("this model has no attention to look at", where="look", mend="train one with attention")
+    details = {}
+    if target is None:
+        best = translator.translate([text])[0][0]
+        target = best.text
+        details = {
+            "log-probability": f"{best.logprob:.3f}",
+            "complete": "yes" if best.ended else "no, cut at the limit",
+        }
+    # An empty output is possible: then its end token alone is shown.
+    encoded = translator.tokenizer.encode([Pair(text, target, 1)])
+    encoded.check(translator.max_tokens, translator.max_tokens, "look", "error")
+    batch = encoded.batch([0]).to(translator.device)
+    model = translator.model.eval()
+    with torch.inference_mode(), record(model, layers) as rows:
+        model.start(batch.source_M, batch.source_segments, 1)  # type: ignore[operator]
+        of_source = {name for name in rows if rows[name]}
+        hidden(model, batch)
+    source = tuple(translator.tokenizer.source.pieces(encoded.sources[0].tolist()))
+    read, written = (
+        tuple(translator.tokenizer.target.pieces(t.tolist())) for t in (encoded.targets[0][:-1], encoded.targets[0][1:])
+    )
+    maps = []
+    for name in rows:
+        if name in of_source:
+            maps.append(_map(name, "self", source, source, rows[name][:1]))
+        elif rows[name]:
+            within = rows[name][0].within
+            queries, keys = (read, read) if within else (written, source)
+            maps.append(_map(name, "self" if within else "cross", queries, keys, rows[name]))
+    return Maps(title=text, source=text, output=target, maps=tuple(maps), details=details)
+
+
+def _map(name: str, kind: str, queries: tuple[str, ...], keys: tuple[str, ...], rows: Sequence[Rows]) -> AttentionMap:
+    """Join the rows of one layer; recurrent decoders attend once a step."""
+    weights_HTS = torch.cat([one.weights_HTS.float() for one in rows], 1)
+    return AttentionMap(name, kind, queries, keys, weights_HTS.cpu().numpy())  # type: ignore[arg-type]

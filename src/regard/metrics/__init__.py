@@ -1,0 +1,1 @@
+"""Adapters to the field's reference scorers, and the few error rates that need none."""

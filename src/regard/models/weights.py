@@ -1,0 +1,1 @@
+from regard.training.tensors import *

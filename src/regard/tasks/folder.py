@@ -1,0 +1,190 @@
+"""A trained model as a folder: config.json, model.safetensors, tokenizers, generation_config.json, README.md.
+
+No config selects code: the family is looked up among those that regard has, every key is checked, and sizes are bounded
+before anything is built.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from regard import settings
+from regard.data.tokenizer import Tokenizer
+from regard.decoding import DecodeOptions
+from regard.errors import CheckpointError, DataError, FormatError
+from regard.files import json_bytes, write_aside
+from regard.models.registry import check_bounds, families, family
+from regard.models.weights import fit, gather, read_tensors, write_tensors
+from regard.tasks.pairs import PairTokenizer
+from regard.tasks.translate import Translator
+
+FORMAT = 1
+CONFIG_CAP_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class FolderConfig:
+    """What config.json holds.
+
+    Attributes:
+        model_type: ``regard`` says who wrote it.
+        format: Of this file.
+        task: What the model was trained for.
+        family: Of the model.
+        settings: Of the family.
+        max_tokens: The model's context.
+        references: How evaluation groups lines.
+        architectures: Name of the module, for readers; it selects nothing.
+        dtype: Of the weights, likewise.
+    """
+
+    model_type: Literal["regard"]
+    format: int
+    task: Literal["translate"]
+    family: str
+    settings: dict
+    max_tokens: int
+    references: Literal["line", "source"]
+    architectures: tuple[str, ...] = ()
+    dtype: str = "float32"
+
+
+def save_tokenizers(folder: Path, tokenizer: PairTokenizer) -> None:
+    """Write tokenizer.json, or one for each side where they differ.
+
+    Args:
+        folder: An existing folder.
+        tokenizer: The tokenizers.
+    """
+    if tokenizer.shared:
+        write_aside(folder / "tokenizer.json", tokenizer.source.to_json())
+    else:
+        write_aside(folder / "source_tokenizer.json", tokenizer.source.to_json())
+        write_aside(folder / "target_tokenizer.json", tokenizer.target.to_json())
+
+
+def load_tokenizers(folder: Path) -> PairTokenizer | None:
+    """Read what :func:`save_tokenizers` wrote.
+
+    Args:
+        folder: Where.
+
+    Returns:
+        The tokenizers; None where there is none.
+    """
+    if (folder / "tokenizer.json").exists():
+        both = Tokenizer.read(folder / "tokenizer.json")
+        return PairTokenizer(both, both)
+    names = [folder / "source_tokenizer.json", folder / "target_tokenizer.json"]
+    return PairTokenizer(*map(Tokenizer.read, names)) if all(name.exists() for name in names) else None
+
+
+def save(folder: Path, translator: Translator, weights: Mapping[str, Tensor] | None = None, card: str = "") -> None:
+    """Write a model's folder; each file whole or not at all, the weights last.
+
+    Args:
+        folder: Made where it is missing.
+        translator: The model with its tokenizers.
+        weights: Other weights than the model's own; None for its own.
+        card: README.md; empty for none.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    model = translator.model
+    name = next(name for name, known in families().items() if isinstance(model.config, known.config))
+    config = FolderConfig(
+        model_type="regard",
+        format=FORMAT,
+        task="translate",
+        family=name,
+        settings=settings.plain(model.config),
+        max_tokens=translator.max_tokens,
+        references=translator.references,
+        architectures=(type(model).__name__,),
+    )
+    save_tokenizers(folder, translator.tokenizer)
+    write_aside(folder / "generation_config.json", json_bytes(settings.plain(translator.options)))
+    if card:
+        write_aside(folder / "README.md", card)
+    write_aside(folder / "config.json", json_bytes(settings.plain(config)))
+    write_tensors(folder / "model.safetensors", gather(model) if weights is None else weights)
+
+
+def load(path: str | Path, device: torch.device | None = None) -> Translator:
+    """Load a trained model.
+
+    Args:
+        path: A run's folder, or the model folder in it.
+        device: Where it is to run; None is the CPU.
+
+    Returns:
+        The model with its tokenizers.
+
+    Raises:
+        DataError: There is no model.
+        FormatError: A file is not what it claims to be.
+        CheckpointError: Weights and config do not fit.
+    """
+    folder = Path(path)
+    if (folder / "model" / "config.json").exists():
+        folder = folder / "model"
+    elif (folder / "config.yaml").exists() and (folder / "checkpoints").exists():
+        raise DataError("this run has not finished", where=str(path), mend="train it to its end with the same command")
+    if not (folder / "config.json").is_file():
+        raise DataError("no model here (no config.json)", where=str(path), mend="give a folder that regard train made")
+    values = _read_json(folder / "config.json")
+    if values.get("model_type") != "regard":
+        raise FormatError(f"model_type is {str(values.get('model_type'))[:40]!r}, not 'regard'", where=str(folder / "config.json"))
+    config = settings.build(FolderConfig, values, str(folder / "config.json"))
+    if config.format != FORMAT:
+        mend = "use the version of regard that wrote it"
+        raise FormatError(f"format {config.format}; this version reads {FORMAT}", where=str(folder), mend=mend)
+    tokenizer = load_tokenizers(folder)
+    if tokenizer is None:
+        raise DataError("the tokenizer is missing", where=str(folder))
+    known = family(config.family)
+    model_config = settings.build(known.config, config.settings, f"{folder / 'config.json'}: settings")
+    check_bounds(model_config, str(folder / "config.json"))
+    sizes = tokenizer.source.vocab_size, tokenizer.target.vocab_size
+    if (model_config.source_vocab_size, model_config.target_vocab_size) != sizes:
+        raise CheckpointError(f"the tokenizers have {sizes} tokens, the model other vocabularies", where=str(folder))
+    options = settings.build(
+        DecodeOptions, _read_json(folder / "generation_config.json"), str(folder / "generation_config.json")
+    )
+    tensors = read_tensors(folder / "model.safetensors")
+    model = _build_like(known.build, model_config, tensors, str(folder / "model.safetensors"))
+    return Translator(model, tokenizer, options, config.max_tokens, config.references, device)
+
+
+def _build_like(build: Any, config: Any, tensors: Mapping[str, Tensor], where: str) -> nn.Module:
+    """Build a model and fill it; sizes that the file does not bear out are refused before memory is taken for them."""
+    with torch.device("meta"):
+        bare = build(config)
+    wanted = sum(p.numel() for p in bare.parameters())
+    held = sum(t.numel() for t in tensors.values())
+    if wanted > 2 * held + 1_000_000:
+        raise CheckpointError(f"the config describes {wanted:,} parameters, the file holds {held:,}", where=where)
+    model = build(config)
+    fit(tensors, model, where=where)
+    return model
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        data = path.read_bytes()
+        if len(data) > CONFIG_CAP_BYTES:
+            raise FormatError(f"{len(data):,} bytes; a config has at most {CONFIG_CAP_BYTES:,}", where=str(path))
+        values = json.loads(data)
+    except FileNotFoundError as error:
+        raise DataError("the file is missing", where=str(path)) from error
+    except (ValueError, RecursionError) as error:
+        raise FormatError("not JSON", where=str(path)) from error
+    if not isinstance(values, dict):
+        raise FormatError("not a JSON object", where=str(path))
+    return values

@@ -1,0 +1,1 @@
+"""One loop for every task, checkpoints that survive anything, and the run folder around them."""

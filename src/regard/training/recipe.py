@@ -1,0 +1,115 @@
+"""A recipe: data, tokenizer, model, decoding, evaluation and training of one run, as YAML."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from regard import settings
+from regard.errors import ConfigError, UsageError
+from regard.tasks.translate import TranslateConfig
+from regard.training.config import TrainingConfig
+
+# What each task's settings are; ``regard train --list`` shows these.
+TASKS: dict[str, type] = {"translate": TranslateConfig}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A score measured elsewhere that the report shows beside the run's own.
+
+    Attributes:
+        system: What was scored.
+        metric: By which metric.
+        value: The score.
+        note: The command, hardware and date that gave it.
+    """
+
+    system: str
+    metric: str
+    value: float
+    note: str
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Settings of a run.
+
+    Attributes:
+        task: A name in :data:`TASKS`.
+        settings: The task's own settings.
+        training: How the model is trained.
+        comparisons: Scores to show beside the run's own.
+    """
+
+    task: str
+    settings: Any
+    training: TrainingConfig
+    comparisons: tuple[Comparison, ...] = field(default=())
+
+    def as_mapping(self) -> dict[str, Any]:
+        """Give the resolved recipe as it is written to config.yaml."""
+        rest = {"training": settings.plain(self.training), "comparisons": settings.plain(self.comparisons)}
+        return {"task": self.task, **settings.plain(self.settings), **rest}
+
+
+def names() -> list[str]:
+    """Name the recipes that come with regard."""
+    folder = resources.files("regard.recipes")
+    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+
+
+def read(name: str) -> dict[str, Any]:
+    """Read a recipe.
+
+    Args:
+        name: Of one that comes with regard, or a YAML file's path.
+
+    Returns:
+        Its mapping.
+
+    Raises:
+        UsageError: There is no such recipe.
+    """
+    if name.endswith((".yaml", ".yml")):
+        path = Path(name)
+        if not path.is_file():
+            raise UsageError("no such recipe file", where=name)
+        return settings.read_yaml(path.read_text("utf-8"), name)
+    if name not in names():
+        close = difflib.get_close_matches(name, names(), 1)
+        mend = f"did you mean {close[0]}?" if close else f"choose from {', '.join(names())}, or give a .yaml file"
+        raise UsageError(f"unknown recipe {name!r}", mend=mend)
+    text = (resources.files("regard.recipes") / f"{name}.yaml").read_text("utf-8")
+    return settings.read_yaml(text, f"recipe {name}")
+
+
+def resolve(values: Mapping[str, Any], assignments: Sequence[str] = (), where: str = "recipe") -> Recipe:
+    """Check a recipe and fill in what it leaves out.
+
+    Args:
+        values: The recipe's mapping.
+        assignments: ``section.key=value`` from the command line.
+        where: For messages.
+
+    Returns:
+        The recipe.
+
+    Raises:
+        ConfigError: The task is unknown, or a key or value is wrong.
+    """
+    values = settings.override(dict(values), assignments)
+    task = values.pop("task", None)
+    if task not in TASKS:
+        raise ConfigError(f"unknown task {task!r}", where=where, mend=f"choose from {', '.join(TASKS)}")
+    known = {item.name for item in fields(TASKS[task])} | {"training", "comparisons"}
+    for key in values:
+        if key not in known:
+            raise ConfigError(f"unknown key {key!r}", where=where, mend=settings.nearest(str(key), sorted(known)))
+    training = settings.build(TrainingConfig, values.pop("training", {}), f"{where}: training")
+    comparisons = settings.convert(tuple[Comparison, ...], values.pop("comparisons", ()), f"{where}: comparisons")
+    return Recipe(task, settings.build(TASKS[task], values, where), training, comparisons)

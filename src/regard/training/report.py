@@ -1,0 +1,177 @@
+"""What a run tells its reader: report.html and the model card."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from regard.looking import ByLength, Curve, Report, Sample, Score, report_page
+from regard.looking.seq2seq import can_look, look
+from regard.metrics.strings import Measure, measure
+from regard.tasks.translate import Evaluated, Translator
+from regard.training.loop import Standing
+from regard.training.recipe import Recipe
+
+NUM_SAMPLES = 20
+NUM_MAPS = 3
+NAMES = {"bleu": "BLEU", "chrf": "chrF", "exact_match": "exact match", "token_error_rate": "token error rate", "loss": "loss"}
+LOWER = ("token_error_rate", "loss")
+FRACTIONS = ("exact_match", "token_error_rate")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the report says about a run besides its scores.
+
+    Attributes:
+        title: What was trained.
+        command: What repeats it.
+        finished: When, in UTC.
+        hardware: Processor or card, threads, versions.
+        counts: Pairs, vocabularies, parameters.
+        data_notes: Source, licence, split and hash of the data.
+        log: metrics.jsonl.
+    """
+
+    title: str
+    command: str
+    finished: str
+    hardware: str
+    counts: str
+    data_notes: list[str]
+    log: Path
+
+
+def page(
+    recipe: Recipe,
+    translator: Translator,
+    evaluated: Evaluated,
+    baselines: dict[str, dict[str, Measure]],
+    standing: Standing,
+    averaged: list[int],
+    facts: Facts,
+) -> str:
+    """Write report.html.
+
+    Args:
+        recipe: The resolved settings.
+        translator: The final model.
+        evaluated: Its scores on the test part.
+        baselines: Others' scores on the same inputs.
+        standing: Where training ended.
+        averaged: Steps whose weights the final model is the mean of.
+        facts: All else.
+
+    Returns:
+        The page.
+    """
+    first = recipe.settings.evaluation.monitor
+    order = sorted(evaluated.measures, key=lambda name: name != first)
+    maps = [look(translator, source) for source in evaluated.sources[:NUM_MAPS]] if can_look(translator) else []
+    data = {"size": facts.counts, **{f"note {i}": note for i, note in enumerate(facts.data_notes, 1)}}
+    how = f"The final model is the mean of the weights after steps {', '.join(map(str, averaged))}."
+    return report_page(
+        Report(
+            title=facts.title,
+            command=facts.command,
+            started=facts.finished,
+            seconds=standing.seconds,
+            hardware=facts.hardware,
+            settings=recipe.as_mapping(),
+            curves=_curves(facts.log, standing, first),
+            scores=[_score(evaluated.measures[name], "this model") for name in order],
+            baselines=[
+                *(_score(of[name], system) for system, of in baselines.items() for name in order),
+                *(_score(Measure(c.metric, c.value, c.note), c.system) for c in recipe.comparisons),
+            ],
+            by_length=_by_length(recipe, evaluated, first),
+            samples=_samples(evaluated, first),
+            maps=maps,
+            notes=[how, f"Training took {standing.step:,} steps over {standing.tokens:,} real tokens."],
+            data=data,
+        )
+    )
+
+
+def _score(one: Measure, system: str) -> Score:
+    better: Literal["higher", "lower"] = "lower" if one.name in LOWER else "higher"
+    value, unit = (100 * one.value, "%") if one.name in FRACTIONS else (one.value, "")
+    return Score(NAMES[one.name], value, unit, one.signature, system, better)
+
+
+def _curves(log: Path, standing: Standing, monitor: str) -> list[Curve]:
+    """Draw the training loss, averaged over a two-hundredth of the run, and what validations found."""
+    steps, losses = [], []
+    for line in log.read_text("utf-8").splitlines():
+        entry = json.loads(line)
+        if "loss" in entry:
+            steps.append(entry["step"])
+            losses.append(entry["loss"])
+    width = max(1, len(steps) // 200)
+    windows = [(steps[i : i + width], losses[i : i + width]) for i in range(0, len(steps), width)]
+    curves = [Curve("training", [s[-1] for s, _ in windows], [sum(v) / len(v) for _, v in windows], "loss per token")]
+    at = [v["step"] for v in standing.validations]
+    curves.append(Curve("development", at, [v["loss"] for v in standing.validations], "loss per token"))
+    if monitor != "loss":
+        scale, unit = (100, " in %") if monitor in FRACTIONS else (1, "")
+        values = [scale * v[monitor] for v in standing.validations]
+        curves.append(Curve("development, greedy", at, values, f"{NAMES[monitor]}{unit}"))
+    return curves
+
+
+def _by_length(recipe: Recipe, evaluated: Evaluated, metric: str) -> list[ByLength]:
+    edges = recipe.settings.evaluation.lengths
+    if not edges or metric == "loss":
+        return []
+    scores = by_length(evaluated, edges)
+    scale, unit = (100, " in %") if metric in FRACTIONS else (1, "")
+    values = [None if one is None else scale * one[metric].value for _, _, one in scores]
+    bins, counts = [name for name, _, _ in scores], [count for _, count, _ in scores]
+    return [ByLength(f"{NAMES[metric]}{unit}", bins, counts, {"this model": values})]
+
+
+def by_length(evaluated: Evaluated, edges: tuple[int, ...]) -> list[tuple[str, int, dict[str, Measure] | None]]:
+    """Score inputs of like length together.
+
+    Args:
+        evaluated: Inputs, references and outputs.
+        edges: Greatest length, in words, of each group but the last, ascending.
+
+    Returns:
+        For each group its name, its number of inputs, and its measures; None where it is empty.
+    """
+    groups: list[list[int]] = [[] for _ in range(len(edges) + 1)]
+    for index, source in enumerate(evaluated.sources):
+        groups[sum(len(source.split()) > edge for edge in edges)].append(index)
+    lows = [1, *(edge + 1 for edge in edges)]
+    names = [*(f"{low} to {edge}" for low, edge in zip(lows, edges, strict=False)), f"over {edges[-1]}"]
+    scored = []
+    for name, members in zip(names, groups, strict=True):
+        outputs, references = [evaluated.outputs[i] for i in members], [evaluated.references[i] for i in members]
+        scored.append((name, len(members), measure(outputs, references) if members else None))
+    return scored
+
+
+def _samples(evaluated: Evaluated, metric: str) -> list[Sample]:
+    """Show the first inputs of the test part, right or wrong."""
+    samples = []
+    for source, references, output in zip(
+        evaluated.sources[:NUM_SAMPLES],
+        evaluated.references[:NUM_SAMPLES],
+        evaluated.outputs[:NUM_SAMPLES],
+        strict=True,
+    ):
+        mark = ("right" if output in references else "wrong") if metric in FRACTIONS else ""
+        samples.append(Sample(source, " / ".join(references), output, mark))
+    return samples
+
+
+def card(recipe: Recipe, scores: dict[str, Any], facts: Facts) -> str:
+    """Write the model card, README.md of the model's folder."""
+    lines = [f"# {facts.title}", "", f"A model made by regard {scores['version']} on {scores['date']}.", "", "| metric | value | signature |", "| --- | --- | --- |"]
+    lines += [f"| {NAMES[name]} | {scores[name]:.4f} | `{signature}` |" for name, signature in scores["signatures"].items()]
+    lines += ["", "Data:", "", f"- {facts.counts}", *(f"- {note}" for note in facts.data_notes)]
+    lines += ["", f"Hardware: {facts.hardware}.", "", f"Made by `{facts.command}`; task {recipe.task}.", ""]
+    return "\n".join(lines)

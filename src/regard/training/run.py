@@ -1,0 +1,184 @@
+"""A whole run: data → tokenizers → model → training → final model → scores beside baselines → report."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import regard
+from regard import settings
+from regard.errors import ResourceError, UsageError
+from regard.files import json_bytes, write_aside
+from regard.metrics.strings import Measure
+from regard.tasks import folder
+from regard.tasks.pairs import PairTokenizer
+from regard.tasks.translate import Evaluated, TranslateTask, Translator, build_model, read_corpus
+from regard.training import hardware, report
+from regard.training.loop import Standing, Trainer
+from regard.training.progress import Progress
+from regard.training.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run gives.
+
+    Attributes:
+        folder: The run's folder.
+        translator: The final model.
+        scores: Metrics of the test part, and ``baselines``, as in scores.json.
+        standing: Where training ended.
+    """
+
+    folder: Path
+    translator: Translator
+    scores: dict[str, Any]
+    standing: Standing
+
+
+def run(recipe: Recipe, out: Path, *, device: str = "auto", quiet: bool = False, command: list[str] | None = None) -> Result:
+    """Train a model and everything around it. A run that was interrupted goes on from its newest checkpoint.
+
+    Args:
+        recipe: The settings.
+        out: The run's folder; made where it is missing.
+        device: ``auto``, ``cpu``, ``cuda``, …
+        quiet: Show no progress.
+        command: What the user typed, for the report; None for Python.
+
+    Returns:
+        The final model and its scores.
+
+    Raises:
+        UsageError: The folder holds a run with other settings.
+        ResourceError: The folder cannot be made.
+    """
+    target = hardware.choose(device)
+    is_new = _check_folder(recipe, out)
+    with Progress(recipe.training.max_steps, recipe.training.max_seconds, quiet) as progress:
+        corpus = read_corpus(recipe.settings.data, recipe.training.seed)
+        if is_new:  # nothing is left behind where settings or data were wrong
+            write_aside(out / "config.yaml", settings.write_yaml(recipe.as_mapping()))
+        counts = f"{len(corpus.train):,} training, {len(corpus.dev):,} development, {len(corpus.test):,} test pairs"
+        tokenizer = _tokenizers(out, corpus.train, recipe)
+        task = TranslateTask(recipe.settings, corpus, tokenizer, recipe.training.seed)
+        torch.manual_seed(recipe.training.seed)
+        model = build_model(recipe.settings.model, tokenizer, "model")
+        parameters = sum(p.numel() for p in model.parameters())
+        vocabulary = f"{tokenizer.source.vocab_size:,} source and {tokenizer.target.vocab_size:,} target tokens"
+        if not quiet:
+            progress.say(f"{counts}; {vocabulary}; {parameters:,} parameters; {hardware.describe(target)}")
+            if task.dropped:
+                progress.say(f"{task.dropped:,} training pairs over {recipe.settings.data.max_tokens} tokens left out")
+        digests = {"settings": _digest(recipe), "data": corpus.digest()}
+        trainer = Trainer(task, model, recipe.training, out, target, progress, digests, _tensorboard(out))
+        standing = trainer.run()
+        if standing.step == 0:
+            raise UsageError("nothing to train: no step was allowed", mend="raise training.max_seconds")
+        progress.say(f"trained {standing.step:,} steps in {standing.seconds:,.0f} s; scoring …")
+        weights, averaged = trainer.final_weights()
+        folder.fit(weights, model, where=str(out))
+        translator = task.translator(model, target)
+        evaluated = task.test(model, target)
+        baselines = task.baselines(evaluated)
+    scores = _scores(recipe, evaluated, baselines, standing, averaged)
+    facts = report.Facts(
+        title=f"{out.name}: {recipe.settings.model.get('family', 'transformer')}",
+        command=shlex.join(command) if command else "regard.train(…)",
+        finished=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        hardware=hardware.describe(target),
+        counts=f"{counts}; {vocabulary}; {parameters:,} parameters",
+        data_notes=[*corpus.notes, f"SHA-256 of the pairs: {digests['data']}."],
+        log=out / "metrics.jsonl",
+    )
+    write_aside(out / "report.html", report.page(recipe, translator, evaluated, baselines, standing, averaged, facts))
+    card = report.card(recipe, scores, facts)
+    folder.save(out / "model", translator, card=card)
+    write_aside(out / "scores.json", json_bytes(scores))
+    return Result(out, translator, scores, standing)
+
+
+def _check_folder(recipe: Recipe, out: Path) -> bool:
+    """Make the run's folder, or check that it holds this run; say whether it is new."""
+    path = out / "config.yaml"
+    try:
+        if path.exists():
+            old = settings.read_yaml(path.read_text("utf-8"), str(path))
+            changed = list(_differences(old, recipe.as_mapping()))
+            if changed:
+                shown = ", ".join(changed[:5])
+                mend = "give another --out, or the settings it was started with"
+                raise UsageError(f"holds a run with other settings ({shown})", where=str(out), mend=mend)
+            return False
+        out.mkdir(parents=True, exist_ok=True)
+        if any(out.iterdir()):
+            raise UsageError("the folder is not empty and holds no run", where=str(out), mend="give another --out")
+    except OSError as error:
+        raise ResourceError(f"cannot use the folder: {error.strerror}", where=str(out)) from error
+    return True
+
+
+def _differences(old: Any, new: Any, name: str = "") -> Any:
+    """Name the settings in which two mappings differ."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in [*new, *(key for key in old if key not in new)]:
+            yield from _differences(old.get(key), new.get(key), f"{name}.{key}" if name else str(key))
+    elif settings.plain(old) != settings.plain(new):
+        yield name
+
+
+def _tokenizers(out: Path, train: list, recipe: Recipe) -> PairTokenizer:
+    """Fit tokenizers once a run; a resumed run reads them."""
+    tokenizer = folder.load_tokenizers(out)
+    if tokenizer is None:
+        tokenizer = PairTokenizer.train(train, recipe.settings.tokenizer)
+        folder.save_tokenizers(out, tokenizer)
+    return tokenizer
+
+
+def _digest(recipe: Recipe) -> str:
+    return hashlib.sha256(json.dumps(recipe.as_mapping(), sort_keys=True).encode()).hexdigest()
+
+
+def _tensorboard(out: Path) -> Callable[[str, float, int], None] | None:
+    """Write TensorBoard events where the extra is installed."""
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError:
+        return None
+    writer = SummaryWriter(str(out / "tensorboard"), flush_secs=30)
+    return lambda name, value, step: writer.add_scalar(name, value, step)
+
+
+def _scores(
+    recipe: Recipe,
+    evaluated: Evaluated,
+    baselines: dict[str, dict[str, Measure]],
+    standing: Standing,
+    averaged: list[int],
+) -> dict[str, Any]:
+    """Lay scores.json out: metric → value, with baselines, signatures and what the figures depend on."""
+    decoding = recipe.settings.decoding
+    how = f"|beam:{decoding.beam}|lp:{decoding.length_penalty}|avg:{len(averaged)}|seed:{recipe.training.seed}"
+    return {
+        **{name: one.value for name, one in evaluated.measures.items()},
+        "baselines": {
+            **{name: {metric: one.value for metric, one in of.items()} for name, of in baselines.items()},
+            **{c.system: {c.metric: c.value, "note": c.note} for c in recipe.comparisons},
+        },
+        "signatures": {name: one.signature + how for name, one in evaluated.measures.items()},
+        "steps": standing.step,
+        "training_seconds": round(standing.seconds, 1),
+        "averaged_steps": averaged,
+        "version": regard.__version__,
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+    }

@@ -1,0 +1,39 @@
+"""Learning rates as pure functions of the step."""
+
+from __future__ import annotations
+
+import math
+
+from regard.training.config import TrainingConfig
+
+
+def factor(step: int, config: TrainingConfig) -> float:
+    """Compute the share of the peak learning rate that a step has.
+
+    All warm up linearly: step / warmup. Then
+
+    - ``inverse-sqrt``: √(warmup / step). With the peak (D · warmup)^−0.5 this is the paper's
+      D^−0.5 · min(step^−0.5, step · warmup^−1.5).
+    - ``cosine``: from 1 to the final ratio r at max_steps: r + (1 − r) · (1 + cos πt) / 2.
+    - ``linear``: from 1 to r at max_steps.
+    - ``constant``: 1.
+
+    Args:
+        step: Number of the step, from 1.
+        config: Schedule, warm-up, final ratio and number of steps.
+
+    Returns:
+        The factor, from 0 to 1.
+
+    Source: Vaswani et al. 2017, §5.3, equation 3; cosine: Loshchilov & Hutter 2017, equation 5.
+    """
+    warmup = config.warmup_steps
+    if step < warmup:
+        return step / warmup
+    if config.schedule == "inverse-sqrt":
+        return math.sqrt(max(warmup, 1) / step)
+    if config.schedule == "constant":
+        return 1.0
+    progress = min(1.0, (step - warmup) / max(config.max_steps - warmup, 1))
+    falling = (1 + math.cos(math.pi * progress)) / 2 if config.schedule == "cosine" else 1 - progress
+    return config.final_ratio + (1 - config.final_ratio) * falling
