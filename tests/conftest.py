@@ -47,7 +47,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_report_collectionfinish(config: pytest.Config) -> str:
     if torch.cuda.is_available():
         return f"cuda: {torch.cuda.get_device_name()}"
-    return f"cuda: none here, {config.stash[_LEFT_OUT]} tests left out"
+    return f"cuda: none here, {config.stash.get(_LEFT_OUT, 0)} tests left out"
 
 
 @pytest.fixture(autouse=True)

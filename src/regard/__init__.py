@@ -14,13 +14,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from regard.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from regard.api import evaluate, load, look, train
     from regard.attention import KVCache, MultiHeadAttention, Segments, attend, masks, positions, record, scores
     from regard.decoding import DecodeOptions
     from regard.errors import RegardError
-
-__version__ = "0.1.0"
 
 _WHERE = {
     "regard.api": ("evaluate", "load", "look", "train"),
@@ -28,7 +28,11 @@ _WHERE = {
     "regard.decoding": ("DecodeOptions",),
     "regard.errors": ("RegardError",),
 }
-_MODULES = {"masks": "regard.attention.masks", "positions": "regard.attention.positions", "scores": "regard.attention.scores"}
+_MODULES = {
+    "masks": "regard.attention.masks",
+    "positions": "regard.attention.positions",
+    "scores": "regard.attention.scores",
+}
 _HOME = {name: module for module, names in _WHERE.items() for name in names}
 
 __all__ = [

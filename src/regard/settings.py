@@ -40,7 +40,7 @@ def build(kind: type[T], values: Mapping[str, Any], where: str) -> T:
     fields = {field.name: field for field in dataclasses.fields(kind) if field.init}  # type: ignore[arg-type]
     for key in values:
         if key not in fields:
-            raise ConfigError(f"unknown key {key!r}", where=where, mend=nearest(str(key), list(fields)))
+            raise ConfigError(f"unknown key {_short(key)}", where=where, mend=nearest(str(key), list(fields)))
     given = {key: convert(hints[key], value, f"{where}.{key}") for key, value in values.items()}
     for name, field in fields.items():
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
@@ -74,7 +74,9 @@ def convert(hint: Any, value: Any, where: str) -> Any:
         return build(typing.cast(type, hint), value, where)
     if origin is Literal:
         if value not in args:
-            raise ConfigError(f"{value!r} is not allowed", where=where, mend=f"choose from {', '.join(map(str, args))}")
+            raise ConfigError(
+                f"{_short(value)} is not allowed", where=where, mend=f"choose from {', '.join(map(str, args))}"
+            )
         return value
     if origin in (Union, types.UnionType):
         if value is None and type(None) in args:
@@ -88,14 +90,23 @@ def convert(hint: Any, value: Any, where: str) -> Any:
         # YAML 1.1 reads 1e-9 as a string
         try:
             number = float(value)
-        except ValueError:
+        except (ValueError, OverflowError):
             number = math.nan
         if math.isfinite(number):
             return number
     elif hint in (int, bool, str) and type(value) is hint:
         return value
     named = getattr(hint, "__name__", str(hint))
-    raise ConfigError(f"expected {named}, got {value!r}", where=where)
+    raise ConfigError(f"expected {named}, got {_short(value)}", where=where)
+
+
+def _short(value: Any) -> str:
+    """What the user wrote, on one short line."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits; lists in lists
+        return f"a {type(value).__name__} too large to show"
+    return text if len(text) <= 80 else f"{text[:79]}…"
 
 
 def plain(value: Any) -> Any:
@@ -120,21 +131,28 @@ def read_yaml(text: str, where: str) -> dict[str, Any]:
     Raises:
         ConfigError: It is not YAML, or not a mapping.
     """
-    try:
-        values = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f"line {mark.line + 1}: " if mark else ""
-        problem = getattr(error, "problem", None) or "not readable"
-        raise ConfigError(f"{line}not YAML: {problem}", where=where) from error
+    values = _load(text, where)
     if not isinstance(values, dict):
         raise ConfigError("not a mapping of settings", where=where, mend="write key: value lines")
     return values
 
 
+def _load(text: str, where: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f"line {mark.line + 1}: " if mark else ""
+        problem = getattr(error, "problem", None) or "not readable"
+        raise ConfigError(f"{line}not YAML: {problem}", where=where) from error
+
+
 def write_yaml(value: Any) -> str:
     """Write a dataclass, or a mapping, as YAML."""
-    return yaml.safe_dump(plain(value), sort_keys=False, allow_unicode=True)
+    values = plain(value)
+    text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+    # The library writes Unicode's own line breaks as they are and folds them on reading; escaped they come back.
+    return yaml.safe_dump(values, sort_keys=False) if {*text} & {*"\x85\u2028\u2029"} else text
 
 
 def override(values: dict[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
@@ -148,21 +166,18 @@ def override(values: dict[str, Any], assignments: Sequence[str]) -> dict[str, An
         The changed copy.
 
     Raises:
-        ConfigError: An assignment has no ``=``, or goes through something that is no section.
+        ConfigError: An assignment has no ``=``, goes through something that is no section, or its value is not YAML.
     """
     values = plain(values)
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
         if not equals or not path:
-            raise ConfigError(f"cannot read {assignment!r}", where="--set", mend="write section.key=value")
+            raise ConfigError(f"cannot read {_short(assignment)}", where="--set", mend="write section.key=value")
         *sections, key = path.split(".")
         target = values
         for section in sections:
             target = target.setdefault(section, {})
             if not isinstance(target, dict):
-                raise ConfigError(f"{section!r} is no section", where=f"--set {assignment}")
-        try:
-            target[key] = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise ConfigError(f"cannot read the value {text!r}", where=f"--set {assignment}") from error
+                raise ConfigError(f"{section!r} is no section", where=f"--set {path}")
+        target[key] = _load(text, f"--set {path}")
     return values

@@ -145,6 +145,21 @@ def test_masks_key_by_key(mask: masks.Mask, want: list[str]) -> None:
         assert seen == want
 
 
+@pytest.mark.parametrize(
+    ("mask", "band"),
+    [
+        (masks.causal(), (-1, 0)),
+        (masks.window(3, -1), (3, -1)),
+        (masks.causal() & masks.window(-1, 2), (-1, 0)),  # the narrower side of each
+        (masks.window(3, -1) & masks.causal() & masks.window(4, 2), (3, 0)),
+        (masks.blocks(2), None),
+        (masks.causal() & masks.prefix(torch.tensor([1])), None),
+    ],
+)
+def test_bands_that_kernels_are_told(mask: masks.Mask, band: tuple[int, int] | None) -> None:
+    assert mask.window() == band
+
+
 # ------------------------------------------------------------------------------------------------------------ positions
 
 

@@ -201,14 +201,15 @@ def test_2_rubbish_beyond_a_slots_length_reaches_nothing(
 @BACKENDS
 @pytest.mark.parametrize("mask", [None, masks.causal(), masks.window(1, 1)], ids=["none", "causal", "window"])
 @pytest.mark.parametrize("bias", [None, positions.Alibi(3)], ids=["plain", "bias"])
+@pytest.mark.parametrize("bad", [0, 1, 2, 3])
 def test_2_nan_of_one_sequence_never_reaches_another(
-    dtype: torch.dtype, backend: str, mask: masks.Mask | None, bias: positions.Bias | None
+    dtype: torch.dtype, backend: str, mask: masks.Mask | None, bias: positions.Bias | None, bad: int
 ) -> None:
     """One group holds them all, filled up with copies of the sequences' own last rows."""
     sizes, results = (5, 3, 1, 4), []
     segments = Segments.ragged(sizes)
     assert len(groups.plan(segments, segments).groups) == 1
-    others = segments.sequence_N() != 1
+    others = segments.sequence_N() != bad
     for there in (0.5, NAN):
         torch.manual_seed(0)
         rows = three(13, 13, dtype)
@@ -223,7 +224,7 @@ def test_2_nan_of_one_sequence_never_reaches_another(
 
 
 def test_2_huge_numbers_of_one_sequence_never_reach_another_in_flex() -> None:
-    """All sequences are one row for this kernel. It multiplies what it hides with zero: only NaN passes (documented)."""
+    """All sequences are one row for this kernel; it multiplies what it hides with zero: NaN would pass (documented)."""
     q, k, v = three(9, 9)
     plain = uncompiled_flex(q, k, v, Segments.ragged([5, 4]))
     with torch.no_grad():

@@ -174,7 +174,7 @@ _BAD: list[tuple[str, str, str | bytes, type[RegardError], list[str]]] = [
     ("blank target", "p.tsv", "a\tb\nc\t \u2003\n", DataError, ["line 2", "target side is empty"]),
     ("empty CSV cell", "p.csv", b"source,target\na,b\nc,\n", DataError, ["line 3", "target side is empty"]),
     ("empty JSON string", "p.jsonl", b'{"source": "", "target": "b"}\n', DataError, ["line 1", "source side is empty"]),
-    ("CSV column", "p.csv", b"sorce,target\na,b\n", DataError, ["line 1", "'source'", "'sorce', 'target'"]),
+    ("CSV column", "p.csv", b"source_,target\na,b\n", DataError, ["line 1", "'source'", "'source_', 'target'"]),
     ("CSV column twice", "p.csv", b"source,source,target\na,b,c\n", DataError, ["line 1", "2 columns", "'source'"]),
     ("CSV row", "p.csv", b"source,target\na,b\na,b,c\n", DataError, ["line 3", "3 columns instead of 2"]),
     ("CSV after a long row", "p.csv", b'source,target\n"a\nb",c\nd\n', DataError, ["line 4", "1 columns"]),
@@ -309,9 +309,9 @@ def test_parallel_files_take_no_names(tmp_path: Path) -> None:
 def test_missing_file_names_the_nearest(tmp_path: Path) -> None:
     _write(tmp_path / "train.tsv", "ja\tyes\n")
     with pytest.raises(DataError) as caught:
-        read_pairs(tmp_path / "trian.tsv")
+        read_pairs(tmp_path / "train1.tsv")
     _check(
-        caught.value, DataError, str(tmp_path / "trian.tsv"), ["no such file", f"did you mean {tmp_path}/train.tsv?"]
+        caught.value, DataError, str(tmp_path / "train1.tsv"), ["no such file", f"did you mean {tmp_path}/train.tsv?"]
     )
     with pytest.raises(DataError, match="no such file; check the name"):
         read_pairs(tmp_path / "quite-another.jsonl")

@@ -1,14 +1,11 @@
-"""A browser for pages as a person opens them, and maps small enough to check by eye."""
+"""A browser for pages as a person opens them."""
 
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
-from playwright.sync_api import Browser, BrowserContext, sync_playwright
-
-from regard.looking import AttentionMap, ByLength, Curve, Maps, Report, Sample, Score
+from playwright.sync_api import Browser, BrowserContext, Dialog, sync_playwright
 
 _ARGS = [
     "--no-sandbox",
@@ -44,7 +41,7 @@ class Watched:
         self.page.on("popup", lambda page: self.seen.append(f"popup: {page.url}"))
         self.page.on("request", lambda request: self.requests.append(request.url))
 
-    def _refuse(self, dialog) -> None:
+    def _refuse(self, dialog: Dialog) -> None:
         self.seen.append(f"dialog: {dialog.message}")
         dialog.dismiss()
 
@@ -63,43 +60,3 @@ def watched(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Watche
     context = browser.new_context(viewport={"width": request.param, "height": 800})
     yield Watched(context)
     context.close()
-
-
-def some_weights(num_heads: int, num_queries: int, num_keys: int) -> np.ndarray:
-    weights = np.random.default_rng(5).random((num_heads, num_queries, num_keys)) ** 4
-    return weights / weights.sum(-1, keepdims=True)
-
-
-def some_maps(word: str = "x") -> Maps:
-    """An encoder–decoder of two layers and two heads, three source and five target tokens; `word` in every place."""
-    source, target = (word, f"a{word}", f"{word}b"), (word, f"c{word}", "d", "e", "f")
-    maps = []
-    for i in range(2):
-        maps += [
-            AttentionMap(f"encoder.{i}.{word}", "self", source, source, some_weights(2, 3, 3)),
-            AttentionMap(f"decoder.{i}.self.{word}", "self", target, target, some_weights(2, 5, 5)),
-            AttentionMap(f"decoder.{i}.cross.{word}", "cross", target, source, some_weights(2, 5, 3)),
-        ]
-    return Maps(word, word, word, tuple(maps), {word: word})
-
-
-def some_report(word: str = "x") -> Report:
-    """Everything a report can hold, with `word` in every place."""
-    scores = [Score(word, 3.0, word, word, word, "lower"), Score(f"{word}2", 0.5, "", "", word)]
-    return Report(
-        title=word,
-        command=word,
-        started=word,
-        seconds=61,
-        hardware=word,
-        settings={word: {word: word, "list": [word, 1, 2.5, None, True]}},
-        curves=[Curve(word, [1, 2, 3], [3.0, 2.0, 1.5], word), Curve(f"{word}2", [1, 3], [3.0, 2.5], word)],
-        scores=scores,
-        baselines=[Score(word, 4.0, word, word, f"other {word}", "lower")],
-        by_length=[ByLength(word, [word, f"{word} long"], [3, 4], {word: [1.0, 2.0], f"other {word}": [1.5, None]})],
-        samples=[Sample(word, word, word, "right"), Sample(word, word, word, "wrong"), Sample(word, word, word)],
-        maps=[some_maps(word)],
-        notes=[word],
-        lead=word,
-        data={word: word},
-    )

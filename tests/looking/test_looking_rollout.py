@@ -35,7 +35,7 @@ def test_only_one_stack_can_be_rolled_out():
     one = layer("0", [[1.0, 0.0], [0.0, 1.0]])
     with pytest.raises(UsageError, match="no layer"):
         rollout([])
-    with pytest.raises(UsageError, match="decoder.*not self-attention over the tokens of the first layer"):
+    with pytest.raises(UsageError, match=r"decoder.*not self-attention over the tokens of the first layer"):
         rollout([one, AttentionMap("decoder", "cross", ("a", "b"), ("a", "b"), one.weights_HTS)])
     with pytest.raises(UsageError, match="tokens of the first layer"):
         rollout([one, layer("1", [[1.0, 0.0], [0.0, 1.0]], tokens=("a", "c"))])

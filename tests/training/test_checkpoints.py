@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from regard.errors import CheckpointError, NumericError, ResourceError
 from regard.training.checkpoints import Checkpoint, Store, fit, gather, read_tensors, write_tensors
-from regard.training.files import json_bytes, sha256, sync_folder, write_aside, writing, written_aside
+from regard.files import json_bytes, sha256, sync_folder, write_aside, writing, written_aside
 
 FILES = ["model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"]
 
@@ -93,6 +93,11 @@ def test_the_reference_library_reads_what_we_write(tmp_path: Path) -> None:
     assert hashes(safetensors.torch.load_file(path)) == hashes(tensors)
     with safetensors.safe_open(path, framework="pt") as file:
         assert file.metadata() == {"format": "pt", "made by": "a test"}
+    data = path.read_bytes()
+    begin = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:begin])
+    for name, tensor in tensors.items():  # so that a mapped file can be used in place
+        assert (begin + header[name]["data_offsets"][0]) % tensor.element_size() == 0
 
 
 def test_we_read_what_the_reference_library_writes(tmp_path: Path) -> None:
@@ -217,14 +222,17 @@ def test_what_does_not_fit_into_memory_is_a_lack_of_resources(tmp_path: Path) ->
     assert done.stdout == f"ResourceError {path}: no memory for tensor 'w'\n"
 
 
-@pytest.mark.parametrize("kind", ["missing", "folder", "pipe"])
-def test_what_is_no_file_is_refused_without_waiting(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [("missing", "is missing"), ("folder", "cannot be read: Is a directory"), ("pipe", "is not a regular file")],
+)
+def test_what_is_no_file_is_refused_without_waiting(kind: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     if kind == "folder":
         path.mkdir()
     if kind == "pipe":
         os.mkfifo(path)
-    with pytest.raises(CheckpointError, match=r"a\.safetensors: (is missing|cannot be read|is not a regular file)"):
+    with pytest.raises(CheckpointError, match=rf"a\.safetensors: {message}$"):
         read_tensors(path)
 
 
@@ -415,11 +423,15 @@ def test_a_missing_checkpoint_is_told_with_those_there_are(tmp_path: Path) -> No
 def test_keep_removes_the_others_and_what_was_left_behind(tmp_path: Path) -> None:
     store = store_with(tmp_path, 1, 2, 3, 4)
     shutil.copytree(store.folder / "step-00000001", store.folder / ".tmp-step-00000009-123")
-    shutil.copytree(store.folder / "step-00000001", store.folder / ".old-step-00000004")
+    for old in ("step-00000001", "step-00000004"):
+        shutil.copytree(store.folder / "step-00000001", store.folder / f".old-{old}")
     (store.folder / "notes.txt").write_text("mine")
-    (store.folder / "step-1").mkdir()
+    strange = ["step-0000000000009", "step-1", f"step-{chr(0x665) * 8}"]
+    for name in strange:
+        shutil.copytree(store.folder / "step-00000001", store.folder / name)
+    assert store.steps() == [1, 2, 3, 4]
     store.keep({2, 4, 77})
-    assert sorted(os.listdir(store.folder)) == ["notes.txt", "step-00000002", "step-00000004", "step-1"]
+    assert sorted(os.listdir(store.folder)) == sorted(["notes.txt", "step-00000002", "step-00000004", *strange])
     assert content(store.newest()) == expected(4)
 
 
@@ -452,6 +464,13 @@ def test_a_state_that_is_not_finite_is_refused(value: float, tmp_path: Path) -> 
     with pytest.raises((NumericError, TypeError), match=r"\$\.scores\.dev\[1\]: (nan|inf) cannot|float32"):
         store.save(2, {}, {}, {"scores": {"dev": [0.5, value]}})
     assert listing(tmp_path) == before
+
+
+def test_a_state_that_could_not_be_read_again_is_not_written(tmp_path: Path) -> None:
+    store = store_with(tmp_path, 1)
+    with pytest.raises(ResourceError, match="a state of 67108877 bytes is over the limit of 67108864"):
+        store.save(2, {}, {}, {"text": "x" * 2**26})
+    assert os.listdir(store.folder) == ["step-00000001"]
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -748,6 +767,9 @@ for attempt in range(30):
     store = Store(folder)
     newest = store.newest()
     assert store.damaged == [], store.damaged
+    for name in os.listdir(folder) if folder.exists() else ():
+        if name.startswith("step-"):  # the older ones, too, are whole or gone
+            assert content(store.load(int(name[5:]))) == expected(int(name[5:]), size)
     if newest is None:
         assert reached == 0, reached
         continue

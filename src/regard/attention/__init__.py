@@ -8,7 +8,7 @@ scores          how well a query and a key match
 positions       encodings, rotations, biases
 multihead       MultiHeadAttention: self, cross, grouped heads, cached
 cache           keys and values kept for decoding
-record          see the weights, while the forward pass stays fast
+recording       see the weights, while the forward pass stays fast
 =============== =======================================================================
 """
 
@@ -16,7 +16,7 @@ from regard.attention import masks, positions, scores
 from regard.attention.attend import attend
 from regard.attention.cache import KVCache
 from regard.attention.multihead import MultiHeadAttention
-from regard.attention.record import Rows, Site, record
+from regard.attention.recording import Rows, Site, record
 from regard.attention.segments import Segments
 
 __all__ = [

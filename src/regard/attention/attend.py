@@ -7,7 +7,7 @@ from typing import Literal, cast, get_args
 import torch
 from torch import Tensor
 
-from regard.attention import record
+from regard.attention import recording
 from regard.attention.backends import dense, flex, reference, static, varlen
 from regard.attention.masks import Mask
 from regard.attention.positions import Bias, TensorBias
@@ -32,7 +32,7 @@ def attend(
     score: Score | None = None,
     dropout_p: float = 0.0,
     backend: Backend | None = None,
-    site: record.Site | None = None,
+    site: recording.Site | None = None,
 ) -> Tensor:
     """Attend: scores from queries and keys, weights by softmax over a sequence's keys, a weighted sum of values.
 
@@ -90,7 +90,7 @@ def attend(
         backend = _choose(q, v, q_segments, k_segments, mask, bias, score, dropout_p)
     else:
         _refuse(backend, q, v, q_segments, k_segments, mask, bias, score, dropout_p)
-    record.offer(site, q, k, q_segments, k_segments, mask, bias, score)
+    recording.offer(site, q, k, q_segments, k_segments, mask, bias, score)
     if backend == "reference":
         return reference.run(q, k, v, q_segments, k_segments, mask, bias, score, dropout_p)
     module = {"dense": dense, "static": static, "varlen": varlen, "flex": flex}[backend]
@@ -106,7 +106,7 @@ def _attend_dense(
     score: Score | None,
     dropout_p: float,
     backend: Backend | None,
-    site: record.Site | None,
+    site: recording.Site | None,
 ) -> Tensor:
     """See dense tensors with leading batch dimensions as a uniform batch."""
     leading = q.shape[:-3]

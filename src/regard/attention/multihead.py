@@ -8,7 +8,7 @@ from regard.attention.attend import Backend, attend
 from regard.attention.cache import KVCache
 from regard.attention.masks import Mask
 from regard.attention.positions import Bias, rotate
-from regard.attention.record import Site
+from regard.attention.recording import Site
 from regard.attention.scores import Score
 from regard.attention.segments import Segments
 from regard.errors import UsageError

@@ -6,23 +6,25 @@ import shutil
 from importlib import metadata, util
 
 from regard.cli.options import Json, write_json
+from regard.version import __version__
 
 
 def doctor(*, json: Json = False) -> None:
     """Say what this machine has and what regard makes of it."""
     import torch
 
-    import regard
     from regard.data.packages import cache_folder
     from regard.training import hardware
 
     device = hardware.choose("auto")
     extras = {"tensorboard": "tensorboardX", "parquet": "pyarrow"}
-    found = {name: "yes" if util.find_spec(module) else f"no: pip install regard[{name}]" for name, module in extras.items()}
+    found = {
+        name: "yes" if util.find_spec(module) else f"no: pip install regard[{name}]" for name, module in extras.items()
+    }
     folder = cache_folder()
     above = next(parent for parent in (folder, *folder.parents) if parent.exists())
     facts = {
-        "regard": regard.__version__,
+        "regard": __version__,
         "device": hardware.describe(device),
         "cuda": f"{torch.cuda.device_count()} devices" if torch.cuda.is_available() else "none: models run on the CPU",
         "bfloat16": "fast" if _fast_bf16(device) else "slow here: leave training.precision at fp32",

@@ -24,7 +24,9 @@ def look(
 ) -> None:
     """Draw what a model attends to, as one self-contained page."""
     if out.suffix not in (".html", ".json"):
-        raise UsageError(f"cannot write {out.suffix or 'a file without an ending'}", where=str(out), mend="give .html or .json")
+        raise UsageError(
+            f"cannot write {out.suffix or 'a file without an ending'}", where=str(out), mend="give .html or .json"
+        )
     check_text(text, "text")
     from regard.looking.seq2seq import look as maps_of
     from regard.tasks import folder

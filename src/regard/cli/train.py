@@ -19,16 +19,20 @@ def train(
     task: Annotated[str | None, Parameter(help="What to train for: translate.")] = None,
     *,
     data: Annotated[
-        str | None, Parameter(help="Training pairs: .tsv, .csv, .jsonl, .parquet, train.de,train.en, or catalogue:NAME.")
+        str | None,
+        Parameter(help="Training pairs: .tsv, .csv, .jsonl, .parquet, train.de,train.en, or catalogue:NAME."),
     ] = None,
-    out: Annotated[Path | None, Parameter(help="The run's folder. The same command goes on where it was stopped.")] = None,
+    out: Annotated[
+        Path | None, Parameter(help="The run's folder. The same command goes on where it was stopped.")
+    ] = None,
     recipe: Annotated[str | None, Parameter(help="A recipe's name, or a YAML file.")] = None,
     dev: Annotated[str | None, Parameter(help="Development pairs; left out, a part of the training pairs.")] = None,
     test: Annotated[str | None, Parameter(help="Test pairs; left out, a part of the training pairs.")] = None,
     source: Source = None,
     target: Target = None,
     set_: Annotated[
-        list[str] | None, Parameter(name="--set", negative="", help="Change a setting: training.max_steps=1000. Repeatable.")
+        list[str] | None,
+        Parameter(name="--set", negative="", help="Change a setting: training.max_steps=1000. Repeatable."),
     ] = None,
     device: Device = "auto",
     list_: Annotated[bool, Parameter(name="--list", negative="", help="List tasks and recipes.")] = False,

@@ -103,9 +103,10 @@ def prefetch(make: Callable[[int], T], start: int, ahead: int) -> Iterator[T]:
         try:
             number = start + ahead
             while True:
-                yield waiting.pop(0).result()
+                item = waiting.pop(0).result()
                 waiting.append(worker.submit(make, number))
                 number += 1
+                yield item
         finally:
             for future in waiting:
                 future.cancel()

@@ -5,7 +5,7 @@ kind         what a token is                                        loses
 ============ ====================================================== ===============================================
 byte-bpe     merged bytes (Radford et al. 2019, §2.2)               nothing
 bpe          merged characters of words (Sennrich et al. 2016)      a space at the start, the character ▁
-wordpiece    pieces of words (Schuster & Nakajima 2012)             spacing; what it has never seen becomes <unk>
+wordpiece    pieces of words (Schuster & Nakajima 2012)             spacing, joiners; the never seen becomes <unk>
 unigram      pieces by a unigram model (Kudo 2018)                  a space at the start, the character ▁; <unk>
 characters   single characters, bytes where unseen                  nothing
 whitespace   what stands between spaces: phonemes, words            spacing; what it has never seen becomes <unk>
@@ -25,13 +25,15 @@ from typing import Literal, get_args
 
 import numpy as np
 import tokenizers
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from regard.errors import ConfigError, DataError, FormatError
 
 Kind = Literal["byte-bpe", "bpe", "wordpiece", "unigram", "characters", "whitespace"]
 
 START, END, UNKNOWN = "<s>", "</s>", "<unk>"
+# Text is cut inside whatever spells a special token or a byte token, so that no such token can be learnt from text.
+_SPELLED = Regex(r"<(?=/?s>|unk>|0x[0-9A-F]{2}>)")
 
 
 class Tokenizer:
@@ -41,19 +43,24 @@ class Tokenizer:
         inner: The library's tokenizer, which has the special tokens.
 
     Raises:
-        FormatError: It lacks a start or an end token.
+        FormatError: It lacks a start or an end token, or its tokens are not numbered from 0 without a gap.
     """
 
     def __init__(self, inner: tokenizers.Tokenizer) -> None:
         self.inner = inner
         # Without this, a user's "</s>" would end the sentence.
         inner.encode_special_tokens = True
+        # A file from elsewhere may ask for either; nothing is ever cut silently, and there is no padding.
+        inner.no_truncation()
+        inner.no_padding()
         start, end = inner.token_to_id(START), inner.token_to_id(END)
         if start is None or end is None:
             raise FormatError(f"the tokenizer has no {START} or no {END}")
         self.start_id: int = start
         self.end_id: int = end
         self.vocab_size: int = inner.get_vocab_size()
+        if {*inner.get_vocab().values()} != {*range(self.vocab_size)}:
+            raise FormatError(f"the tokenizer's {self.vocab_size} tokens are not numbered from 0 without a gap")
 
     @staticmethod
     def train(texts: Iterable[str], kind: Kind, vocab_size: int = 8000, min_count: int = 1) -> Tokenizer:
@@ -77,25 +84,36 @@ class Tokenizer:
         texts = list(texts)
         if not any(texts):
             raise DataError("no text to train a tokenizer on")
-        inner, trainer = _untrained(kind, texts, vocab_size, min_count)
+        # The library takes memory for all tokens at once; a text has fewer pieces than this, so the result is the same.
+        most = min(vocab_size, 1024 + 4 * sum(map(len, texts)))
+        inner, trainer = _untrained(kind, texts, most, min_count)
         if trainer is not None:
-            inner.train_from_iterator(texts, trainer, len(texts))
+            try:
+                inner.train_from_iterator(texts, trainer, len(texts))
+            except Exception as error:  # the library raises bare Exception
+                what = f"a vocabulary of {vocab_size} does not work: {str(error)[:200]}"
+                raise ConfigError(what, mend="give a larger one") from error
             if kind == "bpe":
                 _add_bytes(inner)
+            if kind == "unigram":
+                _round_scores(inner)
         # Added behind the model's own, so that no text can reach them.
         inner.add_special_tokens([AddedToken(START, special=True), AddedToken(END, special=True)])
-        if inner.get_vocab_size() > vocab_size and kind in ("byte-bpe", "bpe", "wordpiece", "unigram"):
+        if inner.get_vocab_size() > vocab_size:
             needed = inner.get_vocab_size()
             raise ConfigError(f"a vocabulary of {vocab_size} cannot hold the alphabet", mend=f"give at least {needed}")
         return Tokenizer(inner)
 
     def encode(self, text: str) -> list[int]:
         """Turn a text into tokens, without start and end."""
-        return self.inner.encode(text, add_special_tokens=False).ids
+        return self._encoded(text).ids
 
     def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Turn texts into arrays of tokens, on all cores."""
-        encoded = self.inner.encode_batch_fast(list(texts), add_special_tokens=False)
+        try:
+            encoded = self.inner.encode_batch_fast(list(texts), add_special_tokens=False)
+        except TypeError as error:
+            raise FormatError("no text, or one with a lone surrogate", mend="remove it") from error
         return [np.array(one.ids, np.int32) for one in encoded]
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -113,7 +131,13 @@ class Tokenizer:
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
         """Say which characters of the text each token came from, as (start, end)."""
-        return self.inner.encode(text, add_special_tokens=False).offsets
+        return self._encoded(text).offsets
+
+    def _encoded(self, text: str) -> tokenizers.Encoding:
+        try:
+            return self.inner.encode(text, add_special_tokens=False)
+        except TypeError as error:
+            raise FormatError("no text, or one with a lone surrogate", mend="remove it") from error
 
     def to_json(self) -> str:
         """Write the tokenizer in the tokenizer.json format."""
@@ -135,15 +159,18 @@ class Tokenizer:
         try:
             inner = tokenizers.Tokenizer.from_str(path.read_text("utf-8"))
         except Exception as error:  # the library raises bare Exception
-            raise FormatError(f"not a tokenizer: {str(error).splitlines()[0][:200]}", where=str(path)) from error
-        return Tokenizer(inner)
+            raise FormatError(f"not a tokenizer: {str(error)[:200]!a}", where=str(path)) from error
+        try:
+            return Tokenizer(inner)
+        except FormatError as error:
+            raise FormatError(error.what, where=str(path)) from error
 
 
 def _untrained(
     kind: Kind, texts: Sequence[str], vocab_size: int, min_count: int
 ) -> tuple[tokenizers.Tokenizer, trainers.Trainer | None]:
     """Make the parts of a tokenizer; no trainer where counting is all the training there is."""
-    size = vocab_size - 2  # start and end come later
+    size = max(vocab_size - 2, 0)  # start and end come later
     quiet = {"show_progress": False}
     if kind == "byte-bpe":
         inner = tokenizers.Tokenizer(models.BPE())
@@ -153,14 +180,14 @@ def _untrained(
         return inner, trainers.BpeTrainer(vocab_size=size, min_frequency=2, initial_alphabet=alphabet, **quiet)
     if kind == "bpe":
         inner = tokenizers.Tokenizer(models.BPE())
-        inner.pre_tokenizer = pre_tokenizers.Metaspace()
+        inner.pre_tokenizer = _words()
         inner.decoder = decoders.Sequence(
             [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
         )
-        return inner, trainers.BpeTrainer(vocab_size=size - 256, min_frequency=2, **quiet)
+        return inner, trainers.BpeTrainer(vocab_size=max(size - 256, 0), min_frequency=2, **quiet)
     if kind == "unigram":
         inner = tokenizers.Tokenizer(models.Unigram())
-        inner.pre_tokenizer = pre_tokenizers.Metaspace()
+        inner.pre_tokenizer = _words()
         inner.decoder = decoders.Metaspace()
         return inner, trainers.UnigramTrainer(vocab_size=size, special_tokens=[UNKNOWN], unk_token=UNKNOWN, **quiet)
     if kind == "wordpiece":
@@ -176,12 +203,17 @@ def _untrained(
         inner = tokenizers.Tokenizer(models.BPE(vocabulary, [], byte_fallback=True))
         inner.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
         return inner, None
-    counts = Counter(word for text in texts for word in text.split())
-    kept = [word for word, count in counts.most_common(size - 1) if count >= min_count and word != UNKNOWN]
+    counts = Counter(word for text in texts for word in text.split() if word not in (START, END, UNKNOWN))
+    kept = [word for word, count in counts.most_common(max(size - 1, 0)) if count >= min_count]
     vocabulary = {token: index for index, token in enumerate([UNKNOWN, *sorted(kept)])}
     inner = tokenizers.Tokenizer(models.WordLevel(vocabulary, UNKNOWN))
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return inner, None
+
+
+def _words() -> pre_tokenizers.PreTokenizer:
+    """Cut text into words, each with the space before it as ▁."""
+    return pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), pre_tokenizers.Split(_SPELLED, "merged_with_previous")])
 
 
 def _add_bytes(inner: tokenizers.Tokenizer) -> None:
@@ -190,6 +222,12 @@ def _add_bytes(inner: tokenizers.Tokenizer) -> None:
     vocabulary = trained["vocab"]
     vocabulary |= {token: len(vocabulary) + place for place, token in enumerate(_bytes())}
     inner.model = models.BPE(vocabulary, [tuple(pair) for pair in trained["merges"]], byte_fallback=True)
+
+
+def _round_scores(inner: tokenizers.Tokenizer) -> None:
+    """Round a trained unigram model's scores: the library reads longer decimals back one bit off."""
+    trained = json.loads(inner.to_str())["model"]
+    inner.model = models.Unigram([(piece, round(score, 9)) for piece, score in trained["vocab"]], trained["unk_id"])
 
 
 def _bytes() -> list[str]:

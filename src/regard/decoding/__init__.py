@@ -1,6 +1,6 @@
 """From a model to its outputs: greedy, beam search and sampling over one interface, for every model that decodes."""
 
 from regard.decoding.options import DecodeOptions
-from regard.decoding.search import Decoder, Hypothesis, decode
+from regard.decoding.search import Hypothesis, decode
 
-__all__ = ["DecodeOptions", "Decoder", "Hypothesis", "decode"]
+__all__ = ["DecodeOptions", "Hypothesis", "decode"]

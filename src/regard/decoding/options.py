@@ -41,8 +41,12 @@ class DecodeOptions:
         """Refuse what cannot be done.
 
         Raises:
-            UsageError: A number is out of its range.
+            UsageError: A number is out of its range, or a count is not whole.
         """
+        whole = ("beam", "n_best", "max_extra_tokens", "top_k", "seed")
+        for name in whole:
+            if type(getattr(self, name)) is not int:
+                raise UsageError(f"{name} is {getattr(self, name)!r}", mend="give a whole number")
         checks = (
             (1 <= self.beam <= MAX_BEAMS, f"beam is {self.beam}", f"give 1 to {MAX_BEAMS}"),
             (1 <= self.n_best <= self.beam, f"n_best is {self.n_best} with beam {self.beam}", "give 1 up to the beam"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -12,26 +11,7 @@ from torch import Tensor
 
 from regard.attention import Segments
 from regard.decoding.options import DecodeOptions
-
-
-class State(Protocol):
-    """Where a model's decoding stands: R rows, the beams of a source side by side."""
-
-    def select(self, rows_R: Tensor, sources_B: Tensor | None) -> Self:
-        """Go on from other rows (and, where given, a subset of the sources)."""
-        ...
-
-
-class Decoder(Protocol):
-    """What a model offers to be decoded."""
-
-    def start(self, source_M: Tensor, segments: Segments, beams: int) -> Any:
-        """Encode sources; give the state before the first token, ``beams`` rows for each source."""
-        ...
-
-    def step(self, tokens_R: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Read one token a row; give logits_RV of the next one, and the new state."""
-        ...
+from regard.models.interface import EncoderDecoder
 
 
 @dataclass(frozen=True)
@@ -66,7 +46,7 @@ def penalty(length: int, alpha: float) -> float:
 
 @torch.inference_mode()
 def decode(
-    model: Decoder,
+    model: EncoderDecoder,
     source_M: Tensor,
     segments: Segments,
     *,
@@ -109,7 +89,7 @@ class _Search:
 
     def __init__(
         self,
-        model: Decoder,
+        model: EncoderDecoder,
         source_M: Tensor,
         segments: Segments,
         start_id: int,
@@ -175,7 +155,12 @@ class _Search:
     def _draw(self, logp_RV: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Draw a continuation of each source from its own stream of numbers."""
         options, step = self.options, self.tokens_BKT.shape[2]
-        sorted_RV = (logp_RV / options.temperature).softmax(-1).sort(dim=-1, descending=True, stable=True)
+        # The best at 0 first, so that the smallest temperature makes the others impossible and not everything infinite.
+        sorted_RV = (
+            ((logp_RV - logp_RV.amax(-1, keepdim=True)) / options.temperature)
+            .softmax(-1)
+            .sort(dim=-1, descending=True, stable=True)
+        )
         probability_RV = sorted_RV.values
         before_RV = probability_RV.cumsum(-1) - probability_RV
         keep_RV = before_RV < options.top_p

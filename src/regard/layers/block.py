@@ -133,7 +133,9 @@ class Block(nn.Module):
         Returns:
             y_ND and the cache with the new tokens.
         """
-        update_ND, cache = self.self_attn.extend(self._before(x_ND, self.self_norm), segments, cache, mask=mask, bias=bias)
+        update_ND, cache = self.self_attn.extend(
+            self._before(x_ND, self.self_norm), segments, cache, mask=mask, bias=bias
+        )
         x_ND = self._after(x_ND, update_ND, self.self_norm)
         if self.cross_attn is not None and self.cross_norm is not None and context is not None:
             before_ND = self._before(x_ND, self.cross_norm)

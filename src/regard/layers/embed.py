@@ -29,7 +29,7 @@ class Embedding(nn.Module):
         weight: A table to share; None makes one.
 
     Raises:
-        ConfigError: The kind of positions is unknown, or the shared table has another shape.
+        ConfigError: The kind of positions is unknown, they leave no width to tokens, or the shared table has another shape.
 
     Source: Vaswani et al. 2017, §3.4 and §3.5.
     """
@@ -49,10 +49,14 @@ class Embedding(nn.Module):
         super().__init__()
         if positions not in ("sinusoidal", "sinusoidal-halves", "learned", "none"):
             raise ConfigError(f"unknown positions {positions!r}", mend="sinusoidal, sinusoidal-halves, learned or none")
+        if not 0 <= position_dim < embed_dim:
+            raise ConfigError(f"positions of width {position_dim} leave nothing of {embed_dim} to tokens")
         token_dim = embed_dim - position_dim
         self.weight = nn.Parameter(torch.empty(vocab_size, token_dim)) if weight is None else weight
         if self.weight.shape != (vocab_size, token_dim):
-            raise ConfigError(f"a shared table of shape {tuple(self.weight.shape)} where {(vocab_size, token_dim)} is needed")
+            raise ConfigError(
+                f"a shared table of shape {tuple(self.weight.shape)} where {(vocab_size, token_dim)} is needed"
+            )
         if weight is None:
             nn.init.normal_(self.weight, std=token_dim**-0.5)
         self.kind, self.position_dim = positions, position_dim
@@ -86,5 +90,7 @@ class Embedding(nn.Module):
             return self.positions(segments.positions_N() + start, segments.max_len + start)
         layout = "halves" if self.kind == "sinusoidal-halves" else "interleaved"
         # One row a place, then a look-up: sines of a few dozen places instead of thousands of tokens.
-        table_TD = sinusoidal(torch.arange(start, start + max(segments.max_len, 1), device=self.weight.device), self.encoded_dim, layout)
+        table_TD = sinusoidal(
+            torch.arange(start, start + max(segments.max_len, 1), device=self.weight.device), self.encoded_dim, layout
+        )
         return table_TD[segments.positions_N()]

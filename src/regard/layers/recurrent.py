@@ -156,7 +156,9 @@ class StateAttention(Site):
         self.q_proj = nn.Linear(state_dim, attention_dim)
         self.k_proj = nn.Linear(context_dim, attention_dim, bias=False)  # one bias in the sum is enough
 
-    def forward(self, state_BD: Tensor, q_segments: Segments, k_M1K: Tensor, h_M1D: Tensor, k_segments: Segments) -> Tensor:
+    def forward(
+        self, state_BD: Tensor, q_segments: Segments, k_M1K: Tensor, h_M1D: Tensor, k_segments: Segments
+    ) -> Tensor:
         """Look at the source from a decoder state.
 
         Args:

@@ -37,7 +37,7 @@ def heat_map(
     *,
     label: str,
 ) -> str:
-    """Draw an alignment matrix: keys above, queries at the left, a cell the darker the larger its weight.
+    """Draw an alignment matrix: keys above, queries at the left, a cell the stronger its shade the larger its weight.
 
     Args:
         weights_TS: Weights, 0 to 1.

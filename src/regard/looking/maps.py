@@ -91,12 +91,14 @@ class AttentionMap:
         object.__setattr__(self, "weights_HTS", kept)
 
     def mean(self) -> AttentionMap:
-        """Average over the heads.
+        """Average over the heads; for each query, over those that attend to anything.
 
         Returns:
             The same map with one head.
         """
-        mean = self.weights_HTS.mean(0, keepdims=True, dtype=np.float64).astype(np.float32)
+        weights_HTS = self.weights_HTS.astype(np.float64)
+        attending_T1 = (weights_HTS.sum(-1) > 0.5).sum(0)[:, None]
+        mean = (weights_HTS.sum(0) / np.maximum(attending_T1, 1)).astype(np.float32)[None]
         return AttentionMap(self.layer, self.kind, self.query_tokens, self.key_tokens, mean)
 
 

@@ -228,9 +228,7 @@ def report_page(report: Report) -> str:
             _section("Samples", "Chosen by their position in the test set, not by quality.", _samples(report.samples))
         )
     if report.maps:
-        about = (
-            "Each row is an output token; the darker a cell, the more it attends to the source token of that column."
-        )
+        about = "Each row is an output token; the stronger a shade, the more it attends to the source token above."
         pictures = f'<div class="columns">{"".join(_alignment(maps) for maps in report.maps)}</div>{scale_legend()}'
         parts.append(_section("What it looked at", about, pictures))
     if report.data:

@@ -40,6 +40,6 @@ def rollout(maps: Sequence[AttentionMap]) -> npt.NDArray[np.float64]:
                 where=visible(one.layer),
                 mend="roll out the layers of one stack",
             )
-        step_TT = (one.weights_HTS.mean(0, dtype=np.float64) + eye_TT) / 2
+        step_TT = (one.mean().weights_HTS[0].astype(np.float64) + eye_TT) / 2
         through_TT = step_TT / step_TT.sum(1, keepdims=True) @ through_TT
     return through_TT

@@ -94,13 +94,15 @@ def line_chart(
     x_low, x_high = min(x for x, _ in points), max(x for x, _ in points)
     x_scale = Scale(x_low, x_high if x_high > x_low else x_low + 1, left, width - right)
 
-    parts = [legend, f'<text class="soft" x="0" y="{legend_height + 12}">{escape(y_label)}</text>']
+    parts = [legend, f'<text class="soft" x="0" y="{legend_height + 12}">{_axis_name(y_label, width)}</text>']
     parts += _y_axis(y_scale, left, width - right)
     for tick in x_scale.ticks(6 if at_side else 4):
         x = px(x_scale(tick))
         parts.append(f'<text class="tick" x="{x}" y="{bottom + 17}" text-anchor="middle">{short_number(tick)}</text>')
     middle = px((left + width - right) / 2)
-    parts.append(f'<text class="soft" x="{middle}" y="{height - 4}" text-anchor="middle">{escape(x_label)}</text>')
+    parts.append(
+        f'<text class="soft" x="{middle}" y="{height - 4}" text-anchor="middle">{_axis_name(x_label, width)}</text>'
+    )
     ends: list[tuple[float, int]] = []
     for i, one in enumerate(series):
         runs = [[(x_scale(x), y_scale(y)) for x, y in run] for run in _runs(one, log_y)]
@@ -207,7 +209,7 @@ def bar_chart(bars: Sequence[Bar], *, label: str, unit: str = "", width: int = 6
     if not bars or not all(math.isfinite(bar.value) for bar in bars):
         raise DataError("no bar, or a value that is not finite", where=f"bars of {visible(label)!r}")
     digits = decimals_for([bar.value for bar in bars])
-    after = f"\u202f{unit}" if unit else ""
+    after = f"\u202f{shorten(visible(unit), 12)}" if unit else ""
     values = [f"{bar.value:.{digits}f}{after}" for bar in bars]
     names = [shorten(visible(bar.name), 34) for bar in bars]
     above = width < WIDE
@@ -276,7 +278,7 @@ def grouped_bars(
     thick = min(pitch * 0.76 / len(values), 34)
     parts = [
         legend,
-        f'<text class="soft" x="0" y="{legend_height + 12}">{escape(y_label)}</text>',
+        f'<text class="soft" x="0" y="{legend_height + 12}">{_axis_name(y_label, width)}</text>',
         *_y_axis(scale, left, width),
     ]
     for g, group in enumerate(groups):
@@ -293,7 +295,9 @@ def grouped_bars(
             title = escape(f"{x_label} {group}  ·  {system}  {value:.6g}")
             parts.append(f'<rect class="hit bar s{i % NUM_COLOURS}" {box}><title>{title}</title></rect>')
     middle = px((left + width) / 2)
-    parts.append(f'<text class="soft" x="{middle}" y="{height - 4}" text-anchor="middle">{escape(x_label)}</text>')
+    parts.append(
+        f'<text class="soft" x="{middle}" y="{height - 4}" text-anchor="middle">{_axis_name(x_label, width)}</text>'
+    )
     return _frame(width, height, f"{y_label} by {x_label}", parts)
 
 
@@ -304,6 +308,10 @@ def _two_lines(name: str, room: float) -> list[str]:
         at = min((i for i, c in enumerate(name) if c == " "), key=lambda i: abs(2 * i + 1 - len(name)))
         lines = [name[:at], name[at + 1 :]]
     return [shorten(line, max(3, int(room / 6))) for line in lines]
+
+
+def _axis_name(name: str, width: float) -> str:
+    return escape(shorten(visible(name), int(width / 8)))
 
 
 def _y_axis(scale: Scale, left: float, right: float) -> list[str]:

@@ -56,7 +56,7 @@ def measure(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> d
     edits = tokens = 0
     for hypothesis, refs in zip(hypotheses, references, strict=True):
         words = hypothesis.split()
-        nearest = min(((edit_distance(words, ref.split()), len(ref.split())) for ref in refs))
+        nearest = min((edit_distance(words, ref.split()), len(ref.split())) for ref in refs)
         edits, tokens = edits + nearest[0], tokens + nearest[1]
     most = max(map(len, references))
     count = f"n:{len(hypotheses)}|refs:{'1' if most == 1 else f'any of up to {most}'}"
@@ -64,7 +64,9 @@ def measure(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> d
         **_sacrebleu(hypotheses, references, most),
         "exact_match": Measure("exact_match", exact, f"exact_match|{count}|case:mixed|version:regard-1"),
         "token_error_rate": Measure(
-            "token_error_rate", edits / max(tokens, 1), f"token_error_rate|{count}|tok:space|case:mixed|version:regard-1"
+            "token_error_rate",
+            edits / max(tokens, 1),
+            f"token_error_rate|{count}|tok:space|case:mixed|version:regard-1",
         ),
     }
 

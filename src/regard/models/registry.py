@@ -75,14 +75,22 @@ def check_bounds(config: Any, where: str) -> None:
         where: For the message.
 
     Raises:
-        ConfigError: A size is negative or beyond all reason.
+        ConfigError: A size is 0 where that means nothing, negative, or beyond all reason.
     """
-    limits = (("_layers", 1_000), ("_heads", 4_096), ("_dim", 262_144), ("vocab_size", 16_777_216), ("max_len", 16_777_216))
+    sizes = (
+        ("_layers", 1_000),
+        ("_heads", 4_096),
+        ("_dim", 262_144),
+        ("vocab_size", 16_777_216),
+        ("max_len", 16_777_216),
+    )
+    limits = (*sizes, ("_base", 1e12), ("_eps", 1.0))
     for item in fields(config):
         value = getattr(config, item.name)
+        least = 0 if item.default == 0 or isinstance(value, float) else 1  # where none is a choice, none is the default
         for ending, limit in limits:
-            if item.name.endswith(ending) and not 0 <= value <= limit:
-                raise ConfigError(f"{item.name} is {value}", where=where, mend=f"give 0 to {limit:,}")
+            if item.name.endswith(ending) and not least <= value <= limit:
+                raise ConfigError(f"{item.name} is {value}", where=where, mend=f"give {least} to {limit:,}")
         if "dropout" in item.name and not 0 <= value < 1:
             raise ConfigError(f"{item.name} is {value}", where=where, mend="give a probability in [0, 1)")
 

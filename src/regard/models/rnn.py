@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from regard.attention import KVCache, Segments
 from regard.errors import ConfigError
 from regard.layers.recurrent import Cell, Recurrent, State, StateAttention, time_major
+from regard.models.interface import EncoderDecoder
 from regard.models.registry import Family, register
 
 
@@ -87,7 +88,7 @@ class RNNState:
         return replace(self, state=state, memory=memory, context_RD=context_RD)
 
 
-class RNN(nn.Module):
+class RNN(EncoderDecoder):
     """Recurrent encoder–decoder over flat rows of tokens.
 
     Args:
@@ -134,25 +135,18 @@ class RNN(nn.Module):
         top = last[0].unflatten(0, (c.encoder_layers, self.encoder.directions))[-1]
         context_BD = top.transpose(0, 1).flatten(1)
         parts = torch.tanh(self.start_proj(context_BD)).chunk(self.encoder.num_parts, -1)
-        start = tuple(part.unflatten(-1, (c.decoder_layers, c.hidden_dim)).transpose(0, 1).contiguous() for part in parts)
+        start = tuple(
+            part.unflatten(-1, (c.decoder_layers, c.hidden_dim)).transpose(0, 1).contiguous() for part in parts
+        )
         return h_MD, context_BD, start
 
     def _memory(self, attention: StateAttention, h_MD: Tensor, segments: Segments) -> KVCache:
         """Lay encoder states and their projections out as slots, once for all steps."""
         return KVCache.filled(attention.k_proj(h_MD)[:, None], h_MD[:, None], segments)
 
-    def forward(self, source_M: Tensor, source_segments: Segments, target_N: Tensor, target_segments: Segments) -> Tensor:
-        """Compute what predicts the token after each target token.
-
-        Args:
-            source_M: int64, source tokens.
-            source_segments: Which belong together.
-            target_N: int64, target tokens, each sequence from its start token on.
-            target_segments: Which belong together.
-
-        Returns:
-            hidden_ND; :meth:`head` turns it into scores of tokens.
-        """
+    def forward(
+        self, source_M: Tensor, source_segments: Segments, target_N: Tensor, target_segments: Segments
+    ) -> Tensor:
         h_MD, context_BD, state = self._encode(source_M, source_segments)
         y_ND = self.dropout(self.target_embed(target_N))
         if self.attention is None:
@@ -197,27 +191,9 @@ class RNN(nn.Module):
         return self.dropout(torch.tanh(self.output_proj(torch.cat([s_ND, context_ND, y_ND], -1))))
 
     def head(self, hidden_ND: Tensor) -> Tensor:
-        """Score every token of the vocabulary.
-
-        Args:
-            hidden_ND: From :meth:`forward`.
-
-        Returns:
-            logits_NV.
-        """
         return self.output(hidden_ND)
 
     def start(self, source_M: Tensor, segments: Segments, beams: int) -> RNNState:
-        """Encode sources and get ready to decode.
-
-        Args:
-            source_M: int64, source tokens.
-            segments: Which belong together.
-            beams: Rows of each source.
-
-        Returns:
-            The state before the first token.
-        """
         h_MD, context_BD, state = self._encode(source_M, segments)
         state = tuple(part.repeat_interleave(beams, 1) for part in state)
         if self.attention is None:
@@ -225,15 +201,6 @@ class RNN(nn.Module):
         return RNNState(state, self._memory(self.attention, h_MD, segments), None, beams)
 
     def step(self, tokens_R: Tensor, state: RNNState) -> tuple[Tensor, RNNState]:
-        """Read one token a row.
-
-        Args:
-            tokens_R: int64, the newest token of each row.
-            state: Where decoding stands.
-
-        Returns:
-            logits_RV of the next token, and the new state.
-        """
         y_RD = self.dropout(self.target_embed(tokens_R))
         context_RD = state.context_RD
         if self.attention is not None and state.memory is not None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
 from regard.attention import KVCache, Segments
@@ -18,6 +17,7 @@ from regard.attention.masks import causal
 from regard.errors import ConfigError
 from regard.layers.block import Block
 from regard.layers.embed import Embedding, Positions
+from regard.models.interface import EncoderDecoder
 from regard.models.registry import Family, Size, register
 
 
@@ -98,7 +98,7 @@ class DecoderState:
         return replace(self, caches=tuple(c.select(rows_R) for c in self.caches), contexts=contexts)
 
 
-class Transformer(nn.Module):
+class Transformer(EncoderDecoder):
     """Encoder and decoder stacks over flat rows of tokens.
 
     Args:
@@ -178,18 +178,9 @@ class Transformer(nn.Module):
             x_MD = block(x_MD, segments)
         return self.encoder_norm(x_MD)
 
-    def forward(self, source_M: Tensor, source_segments: Segments, target_N: Tensor, target_segments: Segments) -> Tensor:
-        """Compute what predicts the token after each target token.
-
-        Args:
-            source_M: int64, source tokens.
-            source_segments: Which belong together.
-            target_N: int64, target tokens, each sequence from its start token on.
-            target_segments: Which belong together.
-
-        Returns:
-            hidden_ND; :meth:`head` turns it into scores of tokens.
-        """
+    def forward(
+        self, source_M: Tensor, source_segments: Segments, target_N: Tensor, target_segments: Segments
+    ) -> Tensor:
         memory_MD = self.encode(source_M, source_segments)
         x_ND = self.target_embed(target_N, target_segments)
         for block in self.decoder:
@@ -197,27 +188,9 @@ class Transformer(nn.Module):
         return self.decoder_norm(x_ND)
 
     def head(self, hidden_ND: Tensor) -> Tensor:
-        """Score every token of the vocabulary.
-
-        Args:
-            hidden_ND: From :meth:`forward`.
-
-        Returns:
-            logits_NV.
-        """
         return self.output(hidden_ND)
 
     def start(self, source_M: Tensor, segments: Segments, beams: int) -> DecoderState:
-        """Encode sources and get ready to decode.
-
-        Args:
-            source_M: int64, source tokens.
-            segments: Which belong together.
-            beams: Rows of each source.
-
-        Returns:
-            The state before the first token.
-        """
         memory_MD = self.encode(source_M, segments)
         rows = len(segments) * beams
         caches, contexts = [], []
@@ -228,15 +201,6 @@ class Transformer(nn.Module):
         return DecoderState(tuple(caches), tuple(contexts), 0, beams)
 
     def step(self, tokens_R: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
-        """Read one token a row.
-
-        Args:
-            tokens_R: int64, the newest token of each row.
-            state: Where decoding stands.
-
-        Returns:
-            logits_RV of the next token, and the new state; the old one is used up.
-        """
         rows = tokens_R.shape[0]
         segments = Segments.uniform(rows, 1, tokens_R.device)
         context_segments = Segments.uniform(rows // state.beams, state.beams, tokens_R.device)
@@ -264,7 +228,19 @@ register(
         tiny=(
             TransformerConfig(23, 23, 16, 24, 2, encoder_layers=2, decoder_layers=2),
             TransformerConfig(
-                23, 29, 16, 24, 4, 2, 2, 2, norm="pre", activation="gelu", share="target", positions="none", rotary_base=1e4
+                23,
+                29,
+                16,
+                24,
+                4,
+                2,
+                2,
+                2,
+                norm="pre",
+                activation="gelu",
+                share="target",
+                positions="none",
+                rotary_base=1e4,
             ),
             TransformerConfig(
                 23, 29, 16, 24, 2, 0, 1, 1, share="none", positions="learned", position_dim=4, attention_dropout=0.1

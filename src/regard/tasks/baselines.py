@@ -16,8 +16,7 @@ class Lexicon:
     """The most probable target token of each source token, one by one: letter by letter, or word for word.
 
     Probabilities p(target token | source token) come from IBM Model 1 (Brown et al. 1993, §4.1): a few rounds of
-    expectation–maximization over all pairs, which needs no alignment. A source token whose most probable partner is the null
-    word's gets nothing.
+    expectation–maximization over all pairs, which needs no alignment.
 
     Args:
         pairs: Training pairs, as token strings.

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard import settings
 from regard.data.tokenizer import Tokenizer
 from regard.decoding import DecodeOptions
 from regard.errors import CheckpointError, DataError, FormatError
 from regard.files import json_bytes, write_aside
+from regard.models.interface import EncoderDecoder
 from regard.models.registry import check_bounds, families, family
 from regard.models.weights import fit, gather, read_tensors, write_tensors
 from regard.tasks.pairs import PairTokenizer
@@ -49,7 +50,7 @@ class FolderConfig:
     format: int
     task: Literal["translate"]
     family: str
-    settings: dict
+    settings: dict[str, Any]
     max_tokens: int
     references: Literal["line", "source"]
     architectures: tuple[str, ...] = ()
@@ -63,11 +64,15 @@ def save_tokenizers(folder: Path, tokenizer: PairTokenizer) -> None:
         folder: An existing folder.
         tokenizer: The tokenizers.
     """
+    one, two = folder / "tokenizer.json", [folder / "source_tokenizer.json", folder / "target_tokenizer.json"]
+    # What an earlier model left in this folder must not be read as this one's.
+    for stale in two if tokenizer.shared else [one]:
+        stale.unlink(missing_ok=True)
     if tokenizer.shared:
-        write_aside(folder / "tokenizer.json", tokenizer.source.to_json())
+        write_aside(one, tokenizer.source.to_json())
     else:
-        write_aside(folder / "source_tokenizer.json", tokenizer.source.to_json())
-        write_aside(folder / "target_tokenizer.json", tokenizer.target.to_json())
+        write_aside(two[0], tokenizer.source.to_json())
+        write_aside(two[1], tokenizer.target.to_json())
 
 
 def load_tokenizers(folder: Path) -> PairTokenizer | None:
@@ -140,7 +145,9 @@ def load(path: str | Path, device: torch.device | None = None) -> Translator:
         raise DataError("no model here (no config.json)", where=str(path), mend="give a folder that regard train made")
     values = _read_json(folder / "config.json")
     if values.get("model_type") != "regard":
-        raise FormatError(f"model_type is {str(values.get('model_type'))[:40]!r}, not 'regard'", where=str(folder / "config.json"))
+        raise FormatError(
+            f"model_type is {str(values.get('model_type'))[:40]!r}, not 'regard'", where=str(folder / "config.json")
+        )
     config = settings.build(FolderConfig, values, str(folder / "config.json"))
     if config.format != FORMAT:
         mend = "use the version of regard that wrote it"
@@ -162,7 +169,7 @@ def load(path: str | Path, device: torch.device | None = None) -> Translator:
     return Translator(model, tokenizer, options, config.max_tokens, config.references, device)
 
 
-def _build_like(build: Any, config: Any, tensors: Mapping[str, Tensor], where: str) -> nn.Module:
+def _build_like(build: Any, config: Any, tensors: Mapping[str, Tensor], where: str) -> EncoderDecoder:
     """Build a model and fill it; sizes that the file does not bear out are refused before memory is taken for them."""
     with torch.device("meta"):
         bare = build(config)

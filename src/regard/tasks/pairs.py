@@ -151,7 +151,9 @@ class EncodedPairs:
             target_segments=Segments.ragged([len(tokens) - 1 for tokens in targets]),
         )
 
-    def check(self, max_source_tokens: int, max_target_tokens: int, where: str, on_long: Literal["error", "drop"]) -> list[int]:
+    def check(
+        self, max_source_tokens: int, max_target_tokens: int, where: str, on_long: Literal["error", "drop"]
+    ) -> list[int]:
         """Find the pairs that fit.
 
         Args:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,12 @@ class Task(Protocol):
         num_batches: Micro-batches of an epoch.
     """
 
-    monitor: str
-    higher_is_better: bool
-    num_batches: int
+    @property
+    def monitor(self) -> str: ...
+    @property
+    def higher_is_better(self) -> bool: ...
+    @property
+    def num_batches(self) -> int: ...
 
     def batch(self, index: int) -> Any:
         """Make micro-batch number ``index`` of the run, a pure function of (seed, index), on the CPU."""
@@ -55,11 +58,11 @@ class Task(Protocol):
         """Count the real tokens that the model reads."""
         ...
 
-    def loss(self, model: nn.Module, batch: Any, device: torch.device) -> Loss:
+    def loss(self, model: Any, batch: Any, device: torch.device) -> Loss:
         """Compute the loss of a micro-batch."""
         ...
 
-    def validate(self, model: nn.Module, device: torch.device) -> Mapping[str, float]:
+    def validate(self, model: Any, device: torch.device) -> Mapping[str, float]:
         """Score the model on the development part."""
         ...
 
@@ -79,7 +82,8 @@ def cross_entropy(logits_NV: Tensor, labels_N: Tensor, smoothing: float) -> Loss
 
     Source: Szegedy et al. 2016, §7; Vaswani et al. 2017, §5.4.
     """
-    logp_NV = logits_NV.float().log_softmax(-1)
+    # At least float32: a sum over a vocabulary in half precision would lose most of its digits.
+    logp_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32)).log_softmax(-1)
     nll = -logp_NV.gather(-1, labels_N[:, None]).sum()
     if not smoothing:
         return Loss(nll, nll.detach())

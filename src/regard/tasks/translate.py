@@ -6,12 +6,10 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import nn
 
 from regard import settings
 from regard.attention import Segments
@@ -20,9 +18,10 @@ from regard.data.batching import Order, like_lengths
 from regard.decoding import DecodeOptions, Hypothesis, decode
 from regard.errors import ConfigError, ContextError, DataError
 from regard.metrics.strings import Measure, measure
+from regard.models.interface import EncoderDecoder
 from regard.models.registry import check_bounds, family
 from regard.tasks.baselines import Lexicon, copy_source
-from regard.tasks.pairs import EncodedPairs, PairBatch, PairTokenizer, TokenizerConfig
+from regard.tasks.pairs import PairBatch, PairTokenizer, TokenizerConfig
 from regard.tasks.task import Loss, cross_entropy
 
 
@@ -55,8 +54,8 @@ class EvaluationConfig:
 
     Attributes:
         monitor: The metric of the development part that decides which checkpoint is best; ``loss`` decodes nothing.
-        references: ``line`` scores every line with its own target; ``source`` scores every different source once, and any
-            of its targets counts.
+        references: ``line`` scores every line with its own target; ``source`` scores every different source once, and
+            any of its targets counts.
         max_dev: Development inputs that are decoded at each validation at most.
         lengths: Source lengths, in words, at which scores are split; empty for none.
     """
@@ -83,7 +82,7 @@ class TranslateConfig:
 
     data: PairData
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
-    model: dict = field(default_factory=lambda: {"family": "transformer"})
+    model: dict[str, Any] = field(default_factory=lambda: {"family": "transformer"})
     batch_tokens: int = 4096
     label_smoothing: float = 0.1
     decoding: DecodeOptions = field(default_factory=lambda: DecodeOptions(beam=4))
@@ -140,7 +139,7 @@ class Translator:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: EncoderDecoder,
         tokenizer: PairTokenizer,
         options: DecodeOptions,
         max_tokens: int,
@@ -175,8 +174,10 @@ class Translator:
         lengths = np.array([len(tokens) for tokens in sources], np.int64)
         with _evaluating(self.model):
             for batch in like_lengths(lengths, max(batch_tokens // options.beam, 1)):
-                for index, hypotheses in zip(batch, self._decode([sources[i] for i in batch], batch, options, first), strict=True):
-                    results[places[index]] = [self._translation(h) for h in hypotheses]
+                where = [places[index] for index in batch]
+                outputs = self._decode([sources[index] for index in batch], where, options, first)
+                for place, hypotheses in zip(where, outputs, strict=True):
+                    results[place] = [self._translation(h) for h in hypotheses]
         return results
 
     def score(self, pairs: Sequence[Pair], batch_tokens: int = 4096) -> list[tuple[float, int]]:
@@ -240,13 +241,13 @@ class Translator:
     ) -> list[list[Hypothesis]]:
         source_M = torch.from_numpy(np.concatenate(sources).astype(np.int64)).to(self.device)
         return decode(
-            self.model,  # type: ignore[arg-type]
+            self.model,
             source_M,
             Segments.ragged([len(tokens) for tokens in sources], self.device),
             start_id=self.tokenizer.target.start_id,
             end_id=self.tokenizer.target.end_id,
             options=options,
-            places=[first + int(place) for place in places],
+            places=[first + place for place in places],
         )
 
     def _translation(self, hypothesis: Hypothesis) -> Translation:
@@ -259,7 +260,7 @@ class Translator:
 class _evaluating:  # noqa: N801 - used like a function
     """Put a model into evaluation mode for a while."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: EncoderDecoder) -> None:
         self.model = model
 
     def __enter__(self) -> None:
@@ -270,7 +271,7 @@ class _evaluating:  # noqa: N801 - used like a function
         self.model.train(self.was)
 
 
-def hidden(model: nn.Module, batch: PairBatch) -> torch.Tensor:
+def hidden(model: EncoderDecoder, batch: PairBatch) -> torch.Tensor:
     """Run a model over a batch of pairs."""
     return model(batch.source_M, batch.source_segments, batch.target_N, batch.target_segments)
 
@@ -338,9 +339,9 @@ def read_corpus(config: PairData, seed: int) -> Corpus:
         parts = [read_pairs(str(folder / f"{part}.tsv")) for part in ("train", "dev", "test")]
         train, dev, test = parts
     else:
-        read = lambda path: read_pairs(path, source=config.source, target=config.target)  # noqa: E731
-        train = read(config.train)
-        dev, test = (read(path) if path else [] for path in (config.dev, config.test))
+        columns = {"source": config.source, "target": config.target}
+        train = read_pairs(config.train, **columns)
+        dev, test = (read_pairs(path, **columns) if path else [] for path in (config.dev, config.test))
         if not dev:
             splits = split_pairs(train, seed=seed)
             train, dev = splits.train, splits.dev
@@ -351,7 +352,7 @@ def read_corpus(config: PairData, seed: int) -> Corpus:
     return Corpus(list(train), list(dev), list(test), notes)
 
 
-def build_model(model: Mapping[str, Any], tokenizer: PairTokenizer, where: str) -> nn.Module:
+def build_model(model: Mapping[str, Any], tokenizer: PairTokenizer, where: str) -> EncoderDecoder:
     """Build a model for these vocabularies.
 
     Args:
@@ -370,7 +371,10 @@ def build_model(model: Mapping[str, Any], tokenizer: PairTokenizer, where: str) 
             raise ConfigError(f"{key} follows from the tokenizer", where=where, mend="leave it out")
     config = settings.build(known.config, {**sizes, **values}, where)
     check_bounds(config, where)
-    return known.build(config)
+    model = known.build(config)
+    if not isinstance(model, EncoderDecoder):
+        raise ConfigError(f"the family {known.name!r} does not read one text and write another", where=where)
+    return model
 
 
 class TranslateTask:
@@ -407,8 +411,9 @@ class TranslateTask:
 
     def name_batch(self, index: int) -> str:
         """Say which lines of the training data a micro-batch holds."""
-        lines = [self.corpus.train[i].line for i in self.kept[self.order.at(index)]]
-        return f"lines {', '.join(map(str, sorted(lines)[:8]))}{', …' if len(lines) > 8 else ''} of {self.config.data.train}"
+        lines = sorted(self.corpus.train[i].line for i in self.kept[self.order.at(index)])
+        shown = ", ".join(map(str, lines[:8])) + (", …" if len(lines) > 8 else "")
+        return f"lines {shown} of {self.config.data.train}"
 
     def count(self, batch: PairBatch) -> int:
         """Count the labels."""
@@ -418,17 +423,17 @@ class TranslateTask:
         """Count source and target tokens."""
         return batch.source_M.shape[0] + batch.target_N.shape[0]
 
-    def loss(self, model: nn.Module, batch: PairBatch, device: torch.device) -> Loss:
+    def loss(self, model: EncoderDecoder, batch: PairBatch, device: torch.device) -> Loss:
         """Compute the label-smoothed cross-entropy, summed."""
         batch = batch.to(device)
         return cross_entropy(model.head(hidden(model, batch)), batch.labels_N, self.config.label_smoothing)
 
-    def translator(self, model: nn.Module, device: torch.device) -> Translator:
+    def translator(self, model: EncoderDecoder, device: torch.device) -> Translator:
         """Put the model and its tokenizers together."""
         c = self.config
         return Translator(model, self.tokenizer, c.decoding, c.data.max_tokens, c.evaluation.references, device)
 
-    def validate(self, model: nn.Module, device: torch.device) -> dict[str, float]:
+    def validate(self, model: EncoderDecoder, device: torch.device) -> dict[str, float]:
         """Compute the development part's loss per token, and decode it greedily for the metrics."""
         total, count = 0.0, 0
         lengths = np.maximum(self.dev.source_lengths, self.dev.target_lengths)[self.dev_kept]
@@ -444,7 +449,7 @@ class TranslateTask:
             scores |= {name: one.value for name, one in evaluated.measures.items()}
         return scores
 
-    def _evaluate_dev(self, model: nn.Module, device: torch.device) -> Evaluated:
+    def _evaluate_dev(self, model: EncoderDecoder, device: torch.device) -> Evaluated:
         sources, targets = grouped(self.dev_pairs, self.config.evaluation.references)
         # Every k-th input, so that a sorted file is not judged by its beginning.
         stride = max(1, -(-len(sources) // self.config.evaluation.max_dev))
@@ -454,7 +459,7 @@ class TranslateTask:
         outputs = [best[0].text for best in translator.translate(sources, options)]
         return Evaluated(measure(outputs, targets), sources, targets, outputs)
 
-    def test(self, model: nn.Module, device: torch.device) -> Evaluated:
+    def test(self, model: EncoderDecoder, device: torch.device) -> Evaluated:
         """Score the test part (the development part where there is none) with the recipe's decoding."""
         return self.translator(model, device).evaluate(self.corpus.test or self.corpus.dev)
 

@@ -27,8 +27,8 @@ from typing import Any
 from torch import Tensor
 
 from regard.errors import CheckpointError, ResourceError
-from regard.training.files import TEMPORARY_PREFIX, Source, json_bytes, reading, sync_folder, synced_file, writing
-from regard.training.tensors import fit, gather, put_tensors, read_tensors, take_tensors, write_tensors
+from regard.files import TEMPORARY_PREFIX, Source, json_bytes, reading, sync_folder, synced_file, writing
+from regard.models.weights import fit, gather, put_tensors, read_tensors, take_tensors, write_tensors
 
 __all__ = ["Checkpoint", "Store", "fit", "gather", "read_tensors", "write_tensors"]
 

@@ -70,7 +70,9 @@ class TrainingConfig:
         for names, least in ((at_least_one, 1), (not_negative, 0)):
             for name in names:
                 if not getattr(self, name) >= least:
-                    raise ConfigError(f"{name} is {getattr(self, name)}", where="training", mend=f"give at least {least}")
+                    raise ConfigError(
+                        f"{name} is {getattr(self, name)}", where="training", mend=f"give at least {least}"
+                    )
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}", where="training", mend="give a number in [0, 1)")

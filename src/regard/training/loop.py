@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from regard.data.batching import prefetch
 from regard.errors import CheckpointError, Interrupted, NumericError
-from regard.files import write_aside
+from regard.files import write_aside, writing
 from regard.models.weights import fit, gather
 from regard.tasks.task import Task
 from regard.training import optimizers, schedules
@@ -40,7 +40,7 @@ class Standing:
         seconds: Seconds of training so far, validation included.
         tokens: Real tokens read so far.
         best_step: Step of the best validation; 0 before the first.
-        best_value: Its monitored metric.
+        best: Its monitored metric, greater being better, and its negative loss.
         stale: Validations since.
         validations: Every validation: step, seconds, and metrics.
     """
@@ -49,7 +49,7 @@ class Standing:
     seconds: float = 0.0
     tokens: int = 0
     best_step: int = 0
-    best_value: float | None = None
+    best: list[float] | None = None
     stale: int = 0
     validations: list[dict[str, float]] = field(default_factory=list)
 
@@ -195,11 +195,11 @@ class Trainer:
         self.progress.validating()
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bf16"):
             scores = dict(self.task.validate(self.model, self.device))
-        value = scores[self.task.monitor]
-        best = standing.best_value
-        better = best is None or (value > best if self.task.higher_is_better else value < best)
+        # Equal metrics, as early in training, are told apart by the loss.
+        rank = [scores[self.task.monitor] * (1 if self.task.higher_is_better else -1), -scores["loss"]]
+        better = standing.best is None or rank > standing.best
         if better:
-            standing.best_step, standing.best_value, standing.stale = standing.step, value, 0
+            standing.best_step, standing.best, standing.stale = standing.step, rank, 0
         else:
             standing.stale += 1
         standing.seconds = time.perf_counter() - self._clock
@@ -230,6 +230,11 @@ class Trainer:
         for line in self.store.damaged:
             self.progress.say(f"damaged and left aside: {line}")
         if checkpoint is None:
+            if self.store.damaged:
+                folder = str(self.store.folder)
+                raise CheckpointError(
+                    "no checkpoint is sound", where=folder, mend="move the run's folder away to start over"
+                )
             self._truncate_log(0)
             return
         if checkpoint.state["identity"] != self.identity:
@@ -239,6 +244,8 @@ class Trainer:
                 where=str(self.store.folder),
                 mend="give another --out, or the settings and data it was started with",
             )
+        # Damaged newer ones must not count as kept, or be taken for this run's when their step comes again.
+        self.store.keep([step for step in self.store.steps() if step <= checkpoint.step])
         fit(checkpoint.model, self.model, where=str(self.store.folder))
         optimizers.restore(self.optimizer, self.model, checkpoint.optimizer)
         self.standing = Standing(**checkpoint.state["standing"])
@@ -258,7 +265,7 @@ class Trainer:
 
     def _flush(self) -> None:
         if self._lines:
-            with self.log_path.open("a", encoding="utf-8") as file:
+            with writing(self.log_path), self.log_path.open("a", encoding="utf-8") as file:
                 file.write("\n".join(self._lines) + "\n")
             self._lines = []
 

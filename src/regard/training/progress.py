@@ -6,7 +6,8 @@ import time
 from collections.abc import Mapping
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress as Bar, TextColumn
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as Bar
 
 
 class Progress:
@@ -64,7 +65,9 @@ class Progress:
         self._mark, self._tokens, self._losses = now, 0, (0.0, 0)
         done = max(step / self.max_steps, seconds / self.max_seconds if self.max_seconds else 0.0)
         left = seconds / done - seconds
-        text = f"step {step:,}/{self.max_steps:,}  loss {self._loss:.3f}  {self._rate:,.0f} tokens/s  {_clock(left)} left"
+        text = (
+            f"step {step:,}/{self.max_steps:,}  loss {self._loss:.3f}  {self._rate:,.0f} tokens/s  {_clock(left)} left"
+        )
         if self._bar is not None:
             self._bar.update(self._task, completed=done, text=text)
         elif not self.quiet and seconds >= self._next_line:

@@ -16,7 +16,13 @@ from regard.training.recipe import Recipe
 
 NUM_SAMPLES = 20
 NUM_MAPS = 3
-NAMES = {"bleu": "BLEU", "chrf": "chrF", "exact_match": "exact match", "token_error_rate": "token error rate", "loss": "loss"}
+NAMES = {
+    "bleu": "BLEU",
+    "chrf": "chrF",
+    "exact_match": "exact match",
+    "token_error_rate": "token error rate",
+    "loss": "loss",
+}
 LOWER = ("token_error_rate", "loss")
 FRACTIONS = ("exact_match", "token_error_rate")
 
@@ -170,8 +176,17 @@ def _samples(evaluated: Evaluated, metric: str) -> list[Sample]:
 
 def card(recipe: Recipe, scores: dict[str, Any], facts: Facts) -> str:
     """Write the model card, README.md of the model's folder."""
-    lines = [f"# {facts.title}", "", f"A model made by regard {scores['version']} on {scores['date']}.", "", "| metric | value | signature |", "| --- | --- | --- |"]
-    lines += [f"| {NAMES[name]} | {scores[name]:.4f} | `{signature}` |" for name, signature in scores["signatures"].items()]
+    lines = [
+        f"# {facts.title}",
+        "",
+        f"A model made by regard {scores['version']} on {scores['date']}.",
+        "",
+        "| metric | value | signature |",
+        "| --- | --- | --- |",
+    ]
+    lines += [
+        f"| {NAMES[name]} | {scores[name]:.4f} | `{signature}` |" for name, signature in scores["signatures"].items()
+    ]
     lines += ["", "Data:", "", f"- {facts.counts}", *(f"- {note}" for note in facts.data_notes)]
     lines += ["", f"Hardware: {facts.hardware}.", "", f"Made by `{facts.command}`; task {recipe.task}.", ""]
     return "\n".join(lines)

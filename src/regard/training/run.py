@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-import regard
 from regard import settings
+from regard.data import Pair
 from regard.errors import ResourceError, UsageError
 from regard.files import json_bytes, write_aside
 from regard.metrics.strings import Measure
@@ -26,6 +26,7 @@ from regard.training import hardware, report
 from regard.training.loop import Standing, Trainer
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
+from regard.version import __version__
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,9 @@ class Result:
     standing: Standing
 
 
-def run(recipe: Recipe, out: Path, *, device: str = "auto", quiet: bool = False, command: list[str] | None = None) -> Result:
+def run(
+    recipe: Recipe, out: Path, *, device: str = "auto", quiet: bool = False, command: list[str] | None = None
+) -> Result:
     """Train a model and everything around it. A run that was interrupted goes on from its newest checkpoint.
 
     Args:
@@ -136,7 +139,7 @@ def _differences(old: Any, new: Any, name: str = "") -> Any:
         yield name
 
 
-def _tokenizers(out: Path, train: list, recipe: Recipe) -> PairTokenizer:
+def _tokenizers(out: Path, train: list[Pair], recipe: Recipe) -> PairTokenizer:
     """Fit tokenizers once a run; a resumed run reads them."""
     tokenizer = folder.load_tokenizers(out)
     if tokenizer is None:
@@ -179,6 +182,6 @@ def _scores(
         "steps": standing.step,
         "training_seconds": round(standing.seconds, 1),
         "averaged_steps": averaged,
-        "version": regard.__version__,
+        "version": __version__,
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
     }

@@ -1,0 +1,87 @@
+"""What every family that reads one text and writes another offers: training, scoring and decoding rest on this alone."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, Self
+
+from torch import Tensor, nn
+
+from regard.attention import Segments
+
+
+class DecoderState(Protocol):
+    """Where decoding stands: R rows, the beams of a source side by side."""
+
+    def select(self, rows_R: Tensor, sources_B: Tensor | None) -> Self:
+        """Go on from other rows.
+
+        Args:
+            rows_R: int64, for each new row the old one that it continues.
+            sources_B: int64, for each new source the old one; None where the sources stay.
+
+        Returns:
+            The state.
+        """
+        ...
+
+
+class EncoderDecoder(nn.Module):
+    """Base of the encoder–decoder families.
+
+    Attributes:
+        config: The family's settings, with ``source_vocab_size`` and ``target_vocab_size``.
+    """
+
+    config: Any
+
+    def forward(
+        self, source_M: Tensor, source_segments: Segments, target_N: Tensor, target_segments: Segments
+    ) -> Tensor:
+        """Compute what predicts the token after each target token.
+
+        Args:
+            source_M: int64, source tokens of the batch.
+            source_segments: Which belong together.
+            target_N: int64, target tokens, each sequence from its start token on.
+            target_segments: Which belong together.
+
+        Returns:
+            hidden_ND; :meth:`head` turns it into scores of tokens.
+        """
+        raise NotImplementedError
+
+    def head(self, hidden_ND: Tensor) -> Tensor:
+        """Score every token of the vocabulary.
+
+        Args:
+            hidden_ND: From :meth:`forward`.
+
+        Returns:
+            logits_NV.
+        """
+        raise NotImplementedError
+
+    def start(self, source_M: Tensor, segments: Segments, beams: int) -> Any:
+        """Encode sources and get ready to decode.
+
+        Args:
+            source_M: int64, source tokens.
+            segments: Which belong together.
+            beams: Rows of each source.
+
+        Returns:
+            The state before the first token, a :class:`DecoderState`.
+        """
+        raise NotImplementedError
+
+    def step(self, tokens_R: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """Read one token a row.
+
+        Args:
+            tokens_R: int64, the newest token of each row.
+            state: Where decoding stands; it is used up.
+
+        Returns:
+            logits_RV of the next token, and the new state.
+        """
+        raise NotImplementedError

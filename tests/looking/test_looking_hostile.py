@@ -1,0 +1,185 @@
+"""Strangers' text in every place of both pages: it stays text, in the file and in a browser."""
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+
+import pytest
+from looking_examples import some_maps, some_report
+
+from regard.looking import look_page, report_page
+from regard.looking.heat import heat_map
+from regard.looking.page import CSP
+from regard.looking.svg import Bar, Series, bar_chart, grouped_bars, line_chart
+from regard.looking.text import escape, token_label, visible, weight_text
+
+PAYLOADS = [
+    "<script>alert(1)</script>",
+    "</script><script>alert(1)</script>",
+    "</SCRIPT ><script>alert(1)</script>",
+    "<!--<script>",
+    "-->",
+    "]]>",
+    "<![CDATA[<script>alert(1)</script>]]>",
+    "<?xml version='1.0'?>",
+    "<!doctype html>",
+    "<img src=x onerror=alert(1)>",
+    "<svg onload=alert(1)>",
+    "<svg/onload=alert(1)//",
+    "</title><script>alert(1)</script>",
+    "</style><script>alert(1)</script>",
+    "</svg><script>alert(1)</script>",
+    "</text></svg><img src=x onerror=alert(1)>",
+    "<foreignObject><iframe src=javascript:alert(1)></iframe></foreignObject>",
+    "<use href=data:image/svg+xml,x#y />",
+    "<animate attributeName=href values=javascript:alert(1) />",
+    "<iframe srcdoc='<script>alert(1)</script>'></iframe>",
+    "<meta http-equiv=refresh content='0;url=http://example.org/'>",
+    "<base href=http://example.org/>",
+    "<link rel=stylesheet href=http://example.org/x.css>",
+    "<form action=http://example.org/><input name=q autofocus onfocus=alert(1)>",
+    "<object data=http://example.org/x></object>",
+    "<style>*{display:none}</style>",
+    "<details open ontoggle=alert(1)>",
+    '" onmouseover="alert(1)',
+    "' onmouseover='alert(1)",
+    '"><script>alert(1)</script>',
+    "'><img src=x onerror=alert(1)>",
+    "` onmouseover=`alert(1)",
+    "javascript:alert(1)",
+    "url(http://example.org/x.png)",
+    "red;background:url(http://example.org/x.png)",
+    "}*{background:url(http://example.org/x.png)}",
+    "${alert(1)}",
+    "{{constructor.constructor('alert(1)')()}}",
+    "%3Cscript%3Ealert(1)%3C/script%3E",
+    "&lt;script&gt;alert(1)&lt;/script&gt;",
+    "&#60;script&#62;alert(1)",
+    "\\u003cscript\\u003ealert(1)",
+    "\u2028alert(1)\u2029",
+    "\u202etxt.exe\u2066",
+    "a\0b\x1b[31m\x07\x7f\x85",
+    "\ud800 lone \udfff",
+    "\ufffe\uffff",
+    "../../../etc/passwd",
+    "_G" + "\u0300" * 60,
+    "\uff1cscript\uff1ealert(1)\uff1c/script\uff1e",
+]
+PLAIN = "x"
+VOID = {"meta", "link"}
+
+
+class Structure(HTMLParser):
+    """Elements and attributes of a page as a browser's tokenizer finds them, and its text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[str] = []
+        self.attributes: set[tuple[str, str]] = set()
+        self.text: list[str] = []
+        self.scripts: list[str] = []
+        self.other: list[str] = []
+        self.open: list[str] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes |= {(tag, name) for name, _ in attrs}
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes |= {(tag, name) for name, _ in attrs}
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        (self.scripts if self.open and self.open[-1] in ("script", "style") else self.text).append(data)
+
+    def handle_comment(self, data):
+        self.other.append(data)
+
+    def unknown_decl(self, data):
+        self.other.append(data)
+
+    def handle_pi(self, data):
+        self.other.append(data)
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+@pytest.mark.parametrize(
+    "draw", [lambda p: look_page(some_maps(p)), lambda p: report_page(some_report(p))], ids=["look", "report"]
+)
+def test_a_page_has_the_same_elements_whatever_its_text_says(draw, payload):
+    page = draw(payload)
+    found, plain = Structure(page), Structure(draw(PLAIN))
+    assert found.open == []
+    # Words decide where a name breaks and whether it is turned, so there may be more texts, and `transform` in them.
+    assert [t for t in found.tags if t != "text"] == [t for t in plain.tags if t != "text"]
+    assert found.attributes - plain.attributes <= {("text", "transform")}
+    assert found.other == []
+    assert found.scripts[-1] == plain.scripts[-1]  # the script that runs is always the same
+    assert visible(payload) in "".join(found.text)
+    page.encode("utf-8")
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_pictures_are_well_formed_whatever_their_labels_say(payload):
+    pictures = [
+        heat_map([[1.0, 0.0]], [payload], [payload, "b"], label=payload),
+        line_chart([Series(payload, [1, 2], [1.0, 2.0])], x_label=payload, y_label=payload),
+        line_chart([Series(payload, [1, 2], [1.0, 2.0])], x_label=payload, y_label=payload, width=340),
+        bar_chart([Bar(payload, 1.0)], label=payload, unit=payload),
+        grouped_bars([payload], [(payload, [1.0])], x_label=payload, y_label=payload),
+    ]
+    for picture in pictures:
+        root = ET.fromstring(picture)  # a strict parser: any stray <, & or " is an error
+        assert {e.tag for e in root.iter()} <= {"svg", "g", "rect", "line", "text", "title", "polyline", "circle"}
+        assert not [name for e in root.iter() for name in e.attrib if name.startswith("on") or "href" in name]
+    assert ET.fromstring(pictures[0]).get("aria-label") == visible(payload)
+    assert ET.fromstring(pictures[0]).find("text").text == token_label(payload)
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_what_is_escaped_has_nothing_left_to_hide(payload):
+    safe = escape(payload)
+    assert not re.search(
+        r"[<>\"'\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]", safe
+    )
+    assert not re.search(r"&(?!amp;|lt;|gt;|quot;|#x27;)", safe)
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_data_in_the_page_cannot_end_its_element(payload):
+    page = look_page(some_maps(payload))
+    store = page.split('<script type="application/json" id="maps">')[1].split("</script>")[0]
+    assert not set(store) & set("<>&\u2028\u2029")
+    assert json.loads(store)["groups"][0]["queries"][0] == token_label(payload)
+
+
+def test_every_page_carries_the_policy_before_anything_it_could_load():
+    for page in (look_page(some_maps()), report_page(some_report())):
+        head = page.index(f'<meta http-equiv="Content-Security-Policy" content="{CSP}">')
+        assert head < min(page.index("<script"), page.index("<style"), page.index("<link"))
+    assert CSP == "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+
+
+@pytest.mark.slow
+def test_a_browser_does_nothing_that_a_text_asks_for(watched, tmp_path):
+    for i, payload in enumerate(PAYLOADS):
+        for name, thing in (("look", some_maps(payload)), ("report", some_report(payload))):
+            path = tmp_path / f"{name}{i}.html"
+            thing.save(path)
+            watched.open(path)
+            watched.check_quiet(path)
+            if name == "look":  # the script puts titles and tokens in place too
+                watched.page.locator(".tile").nth(1).click()
+                watched.page.locator(".shown .map:not([hidden]) .w").first.hover()
+                label, weight = token_label(payload), thing.weights(f"decoder.0.cross.{payload}", head=0)[0, 0]
+                told = watched.page.locator(".shown output").text_content()
+                assert told == f"{label} → {label}  {weight_text(weight)}", payload
+                watched.check_quiet(path)

@@ -1,0 +1,179 @@
+"""The recurrent encoder–decoder against torch's recurrent layers, run on each sequence alone, and against loops."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from regard.attention import Segments
+from regard.errors import ConfigError, DataError
+from regard.layers.recurrent import Recurrent, StateAttention
+from regard.models.rnn import RNN, RNNConfig
+
+CELLS = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
+LENGTHS = (3, 7, 1, 7, 2)
+
+
+def seeded(model: nn.Module) -> nn.Module:
+    """In float64, with weights large enough that states are far from linear."""
+    model.double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(0.5 * torch.randn_like(parameter))
+    return model
+
+
+def parts(state: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return state if isinstance(state, tuple) else (state,)
+
+
+# --------------------------------------------------------------------------------------------------------------- layers
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("num_layers", [1, 2])
+@pytest.mark.parametrize("cell", CELLS)
+def test_every_sequence_as_if_alone(cell: str, num_layers: int, bidirectional: bool) -> None:
+    ours = seeded(Recurrent(cell, 5, 7, num_layers, bidirectional=bidirectional))
+    theirs = CELLS[cell](5, 7, num_layers, bidirectional=bidirectional, batch_first=True).double()
+    theirs.load_state_dict(ours.layers.state_dict())
+    x_ND = torch.randn(sum(LENGTHS), 5, dtype=torch.float64)
+    first = tuple(torch.randn(num_layers * (1 + bidirectional), len(LENGTHS), 7, dtype=torch.float64) for _ in range(ours.num_parts))
+    for start in (None, first):
+        h_ND, last = ours(x_ND, Segments.ragged(LENGTHS), start)
+        assert len(last) == (2 if cell == "lstm" else 1)
+        for place, (x_TD, h_TD) in enumerate(zip(x_ND.split(LENGTHS), h_ND.split(LENGTHS), strict=True)):
+            own = None if start is None else tuple(part[:, place : place + 1].contiguous() for part in start)
+            wanted_1TD, wanted_last = theirs(x_TD[None], own if own is None or cell == "lstm" else own[0])
+            assert torch.allclose(h_TD, wanted_1TD[0], atol=1e-10, rtol=0)
+            for part, wanted in zip(last, parts(wanted_last), strict=True):
+                assert torch.allclose(part[:, place], wanted[:, 0], atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_steps_equal_the_whole(cell: str) -> None:
+    ours = seeded(Recurrent(cell, 5, 7, 2))
+    x_BTD = torch.randn(3, 4, 5, dtype=torch.float64)
+    whole_ND, last = ours(x_BTD.flatten(0, 1), Segments.uniform(3, 4))
+    state = tuple(torch.zeros(2, 3, 7, dtype=torch.float64) for _ in range(ours.num_parts))
+    for time in range(4):
+        h_BD, state = ours.step(x_BTD[:, time], state)
+        assert torch.allclose(h_BD, whole_ND.unflatten(0, (3, 4))[:, time], atol=1e-12)
+    assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(state, last, strict=True))
+
+
+def test_a_sequence_without_tokens_is_refused() -> None:
+    with pytest.raises(DataError, match="without tokens"):
+        Recurrent("gru", 5, 7)(torch.zeros(3, 5), Segments.ragged([3, 0]))
+
+
+# ------------------------------------------------------------------------------------------------- attention, in loops
+
+
+def matvec(weight: Tensor, vector: list[float], bias: Tensor | None = None) -> list[float]:
+    rows = [sum(w * x for w, x in zip(row, vector, strict=True)) for row in weight.tolist()]
+    return rows if bias is None else [value + b for value, b in zip(rows, bias.tolist(), strict=True)]
+
+
+def softmax(scores: list[float]) -> list[float]:
+    powers = [math.exp(score) for score in scores]
+    return [power / sum(powers) for power in powers]
+
+
+def loop_context(attention: StateAttention, score: str, state: list[float], h: list[list[float]]) -> list[float]:
+    """c = Σ_i a_i h_i; e_i = vᵀ tanh(W_s s + W_h h_i) (Bahdanau et al.), or q·k, q·k/√K, qᵀ W k (Luong et al.)."""
+    query = matvec(attention.q_proj.weight, state, attention.q_proj.bias)
+    scores = []
+    for vector in h:
+        key = matvec(attention.k_proj.weight, vector)
+        if score == "additive":
+            inner = [math.tanh(q + k) for q, k in zip(query, key, strict=True)]
+            scores.append(sum(v * x for v, x in zip(attention.score.v_HK[0].tolist(), inner, strict=True)))
+            continue
+        if score == "general":
+            key = matvec(attention.score.weight_HKK[0], key)
+        product = sum(q * k for q, k in zip(query, key, strict=True))
+        scores.append(product / math.sqrt(len(query)) if score == "scaled-dot" else product)
+    weights = softmax(scores)
+    return [sum(a * vector[d] for a, vector in zip(weights, h, strict=True)) for d in range(len(h[0]))]
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
+
+
+def loop_gru(cell: nn.GRU, layer: int, x: list[float], h: list[float]) -> list[float]:
+    """r = σ(W_r x + U_r h), z = σ(W_z x + U_z h), n = tanh(W_n x + r (U_n h)), h' = (1 − z) n + z h."""
+    from_x = matvec(getattr(cell, f"weight_ih_l{layer}"), x, getattr(cell, f"bias_ih_l{layer}"))
+    from_h = matvec(getattr(cell, f"weight_hh_l{layer}"), h, getattr(cell, f"bias_hh_l{layer}"))
+    size, new = len(h), []
+    for d in range(size):
+        r, z = sigmoid(from_x[d] + from_h[d]), sigmoid(from_x[size + d] + from_h[size + d])
+        n = math.tanh(from_x[2 * size + d] + r * from_h[2 * size + d])
+        new.append((1 - z) * n + z * h[d])
+    return new
+
+
+CONFIG = RNNConfig(11, 13, "gru", "additive", 3, 5, 4, dropout=0.0)
+SOURCES, TARGETS = (4, 1, 6), (3, 5, 2)
+
+
+def tokens() -> tuple[Tensor, Tensor]:
+    return torch.randint(0, 11, (sum(SOURCES),)), torch.randint(0, 13, (sum(TARGETS),))
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("attention", ["additive", "dot", "scaled-dot", "general", "none"])
+def test_the_decoder_in_loops(attention: str, layers: int) -> None:
+    model = seeded(RNN(replace(CONFIG, attention=attention, decoder_layers=layers)))
+    source_M, target_N = tokens()
+    logits_NV = model.head(model(source_M, Segments.ragged(SOURCES), target_N, Segments.ragged(TARGETS)))
+    encoder = nn.GRU(3, 5, bidirectional=True, batch_first=True).double()
+    encoder.load_state_dict(model.encoder.layers.state_dict())
+    assert torch.is_tensor(logits_NV) and logits_NV.std() > 0.2
+    with torch.no_grad():
+        for source, target, got_TV in zip(
+            source_M.split(SOURCES), target_N.split(TARGETS), logits_NV.split(TARGETS), strict=True
+        ):
+            h_1SD, last = encoder(model.source_embed(source)[None])
+            h, summary = h_1SD[0].tolist(), last[:, 0].flatten().tolist()
+            start = [math.tanh(x) for x in matvec(model.start_proj.weight, summary, model.start_proj.bias)]
+            states = [start[5 * layer : 5 * layer + 5] for layer in range(layers)]
+            for token, got_V in zip(target, got_TV, strict=True):
+                y = model.target_embed.weight[token].tolist()
+                # The context comes from the state before this token (Bahdanau et al. 2015, §3.1).
+                context = summary if attention == "none" else loop_context(model.attention, attention, states[-1], h)
+                below = [*y, *context]
+                for layer in range(layers):
+                    states[layer] = below = loop_gru(model.decoder.layers, layer, below, states[layer])
+                deep = matvec(model.output_proj.weight, [*states[-1], *context, *y], model.output_proj.bias)
+                wanted_V = matvec(model.output.weight, [math.tanh(x) for x in deep], model.output.bias)
+                assert got_V.tolist() == pytest.approx(wanted_V, abs=1e-10)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_the_start_state_comes_from_the_last_states_of_both_directions(cell: str) -> None:
+    model = seeded(RNN(replace(CONFIG, cell=cell, encoder_layers=2, decoder_layers=2)))
+    encoder = CELLS[cell](3, 5, 2, bidirectional=True, batch_first=True).double()
+    encoder.load_state_dict(model.encoder.layers.state_dict())
+    source_M, _ = tokens()
+    state = model.start(source_M, Segments.ragged(SOURCES), 2).state
+    assert [part.shape for part in state] == [(2, 2 * len(SOURCES), 5)] * (2 if cell == "lstm" else 1)
+    for place, source in enumerate(source_M.split(SOURCES)):
+        h_1SD, last = encoder(model.source_embed(source)[None])
+        top = torch.cat([h_1SD[0, -1, :5], h_1SD[0, 0, 5:]])  # the forward direction ends at the end, the other at the start
+        assert torch.allclose(top, parts(last)[0][-2:, 0].flatten())
+        wanted = torch.tanh(model.start_proj(top)).unflatten(-1, (len(state), 2, 5))
+        for part, wanted_LD in zip(state, wanted, strict=True):
+            for beam in range(2):
+                assert torch.allclose(part[:, 2 * place + beam], wanted_LD, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "change", [{"share": "all"}, {"share": "some"}, {"cell": "elman"}, {"attention": "multiplicative"}]
+)
+def test_settings_that_cannot_be_built_are_refused(change: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        RNN(replace(CONFIG, **change))
