@@ -18,7 +18,7 @@ from g2p_en import g2p as peer
 
 from regard.data import catalogue, read_pairs
 from regard.metrics.strings import measure
-from regard.tasks.translate import grouped
+from regard.tasks.translator import grouped
 
 
 def main() -> None:

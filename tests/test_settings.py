@@ -38,8 +38,8 @@ def refused(text: str, kind: type = Outer) -> str:
 
 
 def test_everything_given() -> None:
-    text = "{name: x, steps: 7, fast: true, dev: d.tsv, widths: [1, 2], inner: {rate: 2, kind: adamw}, model: {family: rnn}}"
-    wanted = Outer("x", 7, True, "d.tsv", (1, 2), Inner(2.0, "adamw"), {"family": "rnn"})
+    text = "{name: x, steps: 7, fast: true, dev: d.tsv, widths: [1, 2], inner: {rate: 2, kind: adamw}, model: {a: b}}"
+    wanted = Outer("x", 7, True, "d.tsv", (1, 2), Inner(2.0, "adamw"), {"a": "b"})
     got = build(Outer, read_yaml(text, "r.yaml"), "r.yaml")
     assert got == wanted
     assert type(got.inner.rate) is float
@@ -73,7 +73,10 @@ def test_everything_given() -> None:
         ("", "r.yaml: not a mapping of settings; write key: value lines"),
         ("{name: x", "r.yaml: line 1: not YAML: expected ',' or '}', but got '<stream end>'"),
         ("name: x\nsteps: 1\nsteps 7", "r.yaml: line 3: not YAML: could not find expected ':'"),
-        ("name: !!python/object/apply:os.system [id]", "r.yaml: line 1: not YAML: could not determine a constructor for the tag"),
+        (
+            "name: !!python/object/apply:os.system [id]",
+            "r.yaml: line 1: not YAML: could not determine a constructor for the tag",
+        ),
         ("name: 2020-13-45", "r.yaml: not YAML: not readable"),
     ],
 )
@@ -136,15 +139,16 @@ def test_settings_come_back(written: Outer) -> None:
     assert plain(written) == {**asdict(written), "widths": list(written.widths)}
 
 
-# ------------------------------------------------------------------------------------------------------------- overrides
+# ------------------------------------------------------------------------------------------------------------ overrides
 
 
 def test_overrides_go_down_by_dots_and_leave_the_recipe() -> None:
     recipe = {"name": "x", "inner": {"rate": 1.0}, "widths": [1]}
-    changed = override(recipe, ["inner.rate=1e-3", "inner.kind=adamw", "model.a.b=[1, 2]", "dev=", "name=a=b", "widths=[2]"])
-    assert changed == {
-        "name": "a=b", "inner": {"rate": "1e-3", "kind": "adamw"}, "widths": [2], "model": {"a": {"b": [1, 2]}}, "dev": None,
-    }  # fmt: skip
+    changed = override(
+        recipe, ["inner.rate=1e-3", "inner.kind=adamw", "model.a.b=[1, 2]", "dev=", "name=a=b", "widths=[2]"]
+    )
+    inner, model = {"rate": "1e-3", "kind": "adamw"}, {"a": {"b": [1, 2]}}
+    assert changed == {"name": "a=b", "inner": inner, "widths": [2], "model": model, "dev": None}
     assert recipe == {"name": "x", "inner": {"rate": 1.0}, "widths": [1]}
     assert build(Outer, changed, "r.yaml").inner == Inner(1e-3, "adamw")
     assert override({"steps": 1}, ["steps=2", "steps=3"]) == {"steps": 3}

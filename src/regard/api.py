@@ -11,7 +11,7 @@ from regard.decoding import DecodeOptions
 from regard.looking import Maps
 from regard.looking.seq2seq import look as _look
 from regard.tasks import folder
-from regard.tasks.translate import Evaluated, Translator
+from regard.tasks.translator import Evaluated, Translator
 from regard.training import hardware, recipe, run
 
 

@@ -50,7 +50,10 @@ def logp(model: nn.Module, source: list[int], target: list[int]) -> np.ndarray:
     """Log-probabilities (T + 1, V) of what follows each prefix of the target, by the whole forward pass."""
     with torch.inference_mode():
         hidden_ND = model(
-            torch.tensor(source), Segments.ragged([len(source)]), torch.tensor([START, *target]), Segments.ragged([len(target) + 1])
+            torch.tensor(source),
+            Segments.ragged([len(source)]),
+            torch.tensor([START, *target]),
+            Segments.ragged([len(target) + 1]),
         )
         return model.head(hidden_ND).log_softmax(-1).numpy()
 
@@ -97,7 +100,9 @@ def test_a_beam_of_one_is_greedy(kind: str) -> None:
     assert ended == {True, False}
 
 
-def exhaustive(model: nn.Module, source: list[int], limit: int, alpha: float) -> list[tuple[float, float, tuple[int, ...]]]:
+def exhaustive(
+    model: nn.Module, source: list[int], limit: int, alpha: float
+) -> list[tuple[float, float, tuple[int, ...]]]:
     """Score, log-probability and tokens of everything that ends within the limit, best first."""
     others = [token for token in range(4) if token != END]
     found = []
@@ -135,7 +140,9 @@ def test_the_length_penalty_changes_what_wins() -> None:
     assert len(found) == 2
 
 
-def reference_beam(model: nn.Module, source: list[int], beam: int, n_best: int, alpha: float, limit: int) -> list[tuple[int, ...]]:
+def reference_beam(
+    model: nn.Module, source: list[int], beam: int, n_best: int, alpha: float, limit: int
+) -> list[tuple[int, ...]]:
     """Beam search of one source as the docstring tells it, prefix by prefix, without a cache."""
     live: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     done: list[tuple[float, tuple[int, ...]]] = []
@@ -145,8 +152,12 @@ def reference_beam(model: nn.Module, source: list[int], beam: int, n_best: int, 
 
     while True:
         options = sorted(
-            ((total + row[token], (*prefix, token)) for total, prefix in live
-             for row in [logp(model, source, list(prefix))[-1]] for token in range(len(row))),
+            (
+                (total + row[token], (*prefix, token))
+                for total, prefix in live
+                for row in [logp(model, source, list(prefix))[-1]]
+                for token in range(len(row))
+            ),
             reverse=True,
         )
         best = options[:beam]
@@ -158,7 +169,10 @@ def reference_beam(model: nn.Module, source: list[int], beam: int, n_best: int, 
         if len(done) >= beam or (len(done) >= n_best and ranked[n_best - 1][0] >= score(live[0][0], limit)):
             return [tokens for _, tokens in ranked[:n_best]]
         if len(live[0][1]) > limit:
-            done += [(score(total, len(tokens)), tokens) for total, tokens in sorted(prefixes, reverse=True)[: max(n_best - len(done), 0)]]
+            done += [
+                (score(total, len(tokens)), tokens)
+                for total, tokens in sorted(prefixes, reverse=True)[: max(n_best - len(done), 0)]
+            ]
             return [tokens for _, tokens in sorted(done, reverse=True)[:n_best]]
 
 
@@ -207,7 +221,12 @@ def test_no_source_no_output() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [DecodeOptions(max_extra_tokens=3), DecodeOptions(3, 2, max_extra_tokens=3), DecodeOptions(sample=True, max_extra_tokens=3)]
+    "options",
+    [
+        DecodeOptions(max_extra_tokens=3),
+        DecodeOptions(3, 2, max_extra_tokens=3),
+        DecodeOptions(sample=True, max_extra_tokens=3),
+    ],
 )
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_an_end_it_stops_at_the_limit_and_says_so(kind: str, options: DecodeOptions) -> None:
@@ -342,7 +361,9 @@ ALLOWED = {
 }
 
 
-@pytest.mark.parametrize(("name", "value"), [(n, v) for n, good in ALLOWED.items() for v in BAD if v is True or v not in good])
+@pytest.mark.parametrize(
+    ("name", "value"), [(n, v) for n, good in ALLOWED.items() for v in BAD if v is True or v not in good]
+)
 def test_counts_out_of_range_are_refused(name: str, value: object) -> None:
     with pytest.raises(UsageError, match=name) as caught:
         DecodeOptions(**{name: value})
@@ -351,8 +372,19 @@ def test_counts_out_of_range_are_refused(name: str, value: object) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [(name, value) for name in ("length_penalty", "temperature", "top_p") for value in (-1, -1e-9, math.nan, math.inf, -math.inf)]
-    + [("length_penalty", 10.5), ("length_penalty", 1e9), ("temperature", 0), ("top_p", 0), ("top_p", 1.001), ("top_p", 1e9)]
+    [
+        (name, value)
+        for name in ("length_penalty", "temperature", "top_p")
+        for value in (-1, -1e-9, math.nan, math.inf, -math.inf)
+    ]
+    + [
+        ("length_penalty", 10.5),
+        ("length_penalty", 1e9),
+        ("temperature", 0),
+        ("top_p", 0),
+        ("top_p", 1.001),
+        ("top_p", 1e9),
+    ]
     + [("seed", 2**63), ("beam", 1025), ("max_extra_tokens", 100_001)],
 )
 def test_numbers_out_of_range_are_refused(name: str, value: float) -> None:

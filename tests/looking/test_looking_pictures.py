@@ -217,8 +217,10 @@ def test_bars_start_at_zero_and_are_as_long_as_their_values():
     assert [t.text for t in by_class(svg, "value")] == ["40.00\u202fpoints", "20.00\u202fpoints", "0.00\u202fpoints"]
     assert ["ours" in d.get("class").split() for d in drawn] == [True, False, False]
     assert drawn[0].find("title").text == "ours  40\u202fpoints"
-    high, low = (float(d.get("width")) for d in by_class(bar_chart([Bar("a", 40.0), Bar("b", 30.0)], label="x"), "bar"))
-    assert high == pytest.approx(low * 4 / 3, abs=0.2)
+    svg = bar_chart([Bar("a", 40.0), Bar("b", 30.0)], label="x")
+    high, low = by_class(svg, "bar")
+    assert float(high.get("width")) == pytest.approx(float(low.get("width")) * 4 / 3, abs=0.2)
+    assert float(low.get("x")) > float(by_class(svg, "name")[1].get("x"))  # beside its name, not below it
 
 
 def test_bars_below_zero_reach_to_the_left():

@@ -36,7 +36,9 @@ def test_references_may_differ_in_number() -> None:
     assert got["chrf"].value == sacrebleu.corpus_chrf(OUTPUTS, streams).score
     # A repeated reference says nothing new; leaving the second one out says less.
     filled = measure(OUTPUTS, [[FIRST[0]] * 2, [FIRST[1], SECOND[1]], [FIRST[2]] * 2, [FIRST[3], SECOND[3]]])
-    assert {name: one.value for name, one in filled.items()} == pytest.approx({name: one.value for name, one in got.items()})
+    assert {name: one.value for name, one in filled.items()} == pytest.approx(
+        {name: one.value for name, one in got.items()}
+    )
 
 
 def test_every_value_has_its_signature() -> None:
@@ -52,7 +54,10 @@ def test_every_value_has_its_signature() -> None:
     assert "nrefs:2" in two["bleu"].signature
     assert "nrefs:2" in two["chrf"].signature
     assert one["exact_match"].signature == "exact_match|n:4|refs:1|case:mixed|version:regard-1"
-    assert two["token_error_rate"].signature == "token_error_rate|n:4|refs:any of up to 2|tok:space|case:mixed|version:regard-1"
+    assert (
+        two["token_error_rate"].signature
+        == "token_error_rate|n:4|refs:any of up to 2|tok:space|case:mixed|version:regard-1"
+    )
     assert all(name == value.name for name, value in one.items())
 
 

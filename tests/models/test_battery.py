@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.attention import Segments, record
-from regard.attention import Site
+from regard.attention import Segments, Site, record
 from regard.errors import CheckpointError, ConfigError, UsageError
 from regard.models.registry import check_bounds, families, family
 from regard.models.weights import fit, gather, read_tensors, write_tensors
@@ -226,7 +225,10 @@ def test_nothing_leaks_from_the_future(name: str, config: Any) -> None:
     before = forward(model, sources, targets)
     for changed in (1, 2, 6, 12):
         others = [
-            [(token + 1) % config.target_vocab_size if place >= changed else token for place, token in enumerate(target)]
+            [
+                (token + 1) % config.target_vocab_size if place >= changed else token
+                for place, token in enumerate(target)
+            ]
             for target in targets
         ]
         after = forward(model, sources, others)
@@ -251,7 +253,9 @@ def check_steps(model: nn.Module, config: Any, prompts: int, steps: int, beams: 
         logits_RTV = torch.cat([logits_RTV, logits_RV[:, None]], 1)
         if number % 3 == 1:
             leave = number % 2 == 0 and len(sources) > 2
-            kept = np.delete(np.arange(len(sources)), draws.integers(len(sources))) if leave else np.arange(len(sources))
+            kept = (
+                np.delete(np.arange(len(sources)), draws.integers(len(sources))) if leave else np.arange(len(sources))
+            )
             rows = (kept[:, None] * beams + draws.integers(0, beams, (len(kept), beams))).flatten()
             state = state.select(torch.from_numpy(rows), torch.from_numpy(kept) if leave else None)
             histories = [list(histories[r]) for r in rows]
@@ -285,7 +289,9 @@ def test_step_by_step_equals_the_full_forward_at_length(name: str, config: Any) 
 @every_model
 @pytest.mark.parametrize("value", [10**9, -1])
 def test_sizes_that_no_model_has_are_refused(name: str, config: Any, value: int) -> None:
-    names = [field.name for field in dataclasses.fields(config) if field.name.endswith(("_layers", "_dim", "_vocab_size"))]
+    names = [
+        field.name for field in dataclasses.fields(config) if field.name.endswith(("_layers", "_dim", "_vocab_size"))
+    ]
     assert len(names) >= 6
     for field_name in names:
         with pytest.raises(ConfigError, match=f"here: {field_name} is {value}"):

@@ -40,16 +40,19 @@ def test_every_sequence_as_if_alone(cell: str, num_layers: int, bidirectional: b
     theirs = CELLS[cell](5, 7, num_layers, bidirectional=bidirectional, batch_first=True).double()
     theirs.load_state_dict(ours.layers.state_dict())
     x_ND = torch.randn(sum(LENGTHS), 5, dtype=torch.float64)
-    first = tuple(torch.randn(num_layers * (1 + bidirectional), len(LENGTHS), 7, dtype=torch.float64) for _ in range(ours.num_parts))
+    first = tuple(
+        torch.randn(num_layers * (1 + bidirectional), len(LENGTHS), 7, dtype=torch.float64)
+        for _ in range(ours.num_parts)
+    )
     for start in (None, first):
         h_ND, last = ours(x_ND, Segments.ragged(LENGTHS), start)
         assert len(last) == (2 if cell == "lstm" else 1)
         for place, (x_TD, h_TD) in enumerate(zip(x_ND.split(LENGTHS), h_ND.split(LENGTHS), strict=True)):
             own = None if start is None else tuple(part[:, place : place + 1].contiguous() for part in start)
-            wanted_1TD, wanted_last = theirs(x_TD[None], own if own is None or cell == "lstm" else own[0])
-            assert torch.allclose(h_TD, wanted_1TD[0], atol=1e-10, rtol=0)
-            for part, wanted in zip(last, parts(wanted_last), strict=True):
-                assert torch.allclose(part[:, place], wanted[:, 0], atol=1e-10, rtol=0)
+            wanted, wanted_last = theirs(x_TD[None], own if own is None or cell == "lstm" else own[0])
+            assert torch.allclose(h_TD, wanted[0], atol=1e-10, rtol=0)
+            for part, right in zip(last, parts(wanted_last), strict=True):
+                assert torch.allclose(part[:, place], right[:, 0], atol=1e-10, rtol=0)
 
 
 @pytest.mark.parametrize("cell", CELLS)
@@ -69,7 +72,7 @@ def test_a_sequence_without_tokens_is_refused() -> None:
         Recurrent("gru", 5, 7)(torch.zeros(3, 5), Segments.ragged([3, 0]))
 
 
-# ------------------------------------------------------------------------------------------------- attention, in loops
+# -------------------------------------------------------------------------------------------------- attention, in loops
 
 
 def matvec(weight: Tensor, vector: list[float], bias: Tensor | None = None) -> list[float]:
@@ -132,13 +135,13 @@ def test_the_decoder_in_loops(attention: str, layers: int) -> None:
     logits_NV = model.head(model(source_M, Segments.ragged(SOURCES), target_N, Segments.ragged(TARGETS)))
     encoder = nn.GRU(3, 5, bidirectional=True, batch_first=True).double()
     encoder.load_state_dict(model.encoder.layers.state_dict())
-    assert torch.is_tensor(logits_NV) and logits_NV.std() > 0.2
+    assert logits_NV.std() > 0.2
     with torch.no_grad():
         for source, target, got_TV in zip(
             source_M.split(SOURCES), target_N.split(TARGETS), logits_NV.split(TARGETS), strict=True
         ):
-            h_1SD, last = encoder(model.source_embed(source)[None])
-            h, summary = h_1SD[0].tolist(), last[:, 0].flatten().tolist()
+            h_BSD, last = encoder(model.source_embed(source)[None])
+            h, summary = h_BSD[0].tolist(), last[:, 0].flatten().tolist()
             start = [math.tanh(x) for x in matvec(model.start_proj.weight, summary, model.start_proj.bias)]
             states = [start[5 * layer : 5 * layer + 5] for layer in range(layers)]
             for token, got_V in zip(target, got_TV, strict=True):
@@ -162,8 +165,10 @@ def test_the_start_state_comes_from_the_last_states_of_both_directions(cell: str
     state = model.start(source_M, Segments.ragged(SOURCES), 2).state
     assert [part.shape for part in state] == [(2, 2 * len(SOURCES), 5)] * (2 if cell == "lstm" else 1)
     for place, source in enumerate(source_M.split(SOURCES)):
-        h_1SD, last = encoder(model.source_embed(source)[None])
-        top = torch.cat([h_1SD[0, -1, :5], h_1SD[0, 0, 5:]])  # the forward direction ends at the end, the other at the start
+        h_BSD, last = encoder(model.source_embed(source)[None])
+        top = torch.cat(
+            [h_BSD[0, -1, :5], h_BSD[0, 0, 5:]]
+        )  # the forward direction ends at the end, the other at the start
         assert torch.allclose(top, parts(last)[0][-2:, 0].flatten())
         wanted = torch.tanh(model.start_proj(top)).unflatten(-1, (len(state), 2, 5))
         for part, wanted_LD in zip(state, wanted, strict=True):

@@ -85,9 +85,7 @@ def peer_of(model: Transformer) -> nn.Transformer:
         c.embed_dim, c.num_heads, custom_encoder=encoder, custom_decoder=decoder, batch_first=True, dtype=torch.float64
     )
     with torch.no_grad():
-        for theirs, ours in zip(
-            [*encoder.layers, *decoder.layers], [*model.encoder, *model.decoder], strict=True
-        ):
+        for theirs, ours in zip([*encoder.layers, *decoder.layers], [*model.encoder, *model.decoder], strict=True):
             copy_block(theirs, ours)
         if pre:
             copy_linear(norms[0], model.encoder_norm)
@@ -110,7 +108,9 @@ def test_equals_the_public_implementation(norm: str, activation: str) -> None:
         for parameter in model.parameters():
             parameter += 0.3 * torch.randn_like(parameter)
     peer = peer_of(model)
-    counted = [p for name, p in model.named_parameters() if not name.startswith(("source_embed", "target_embed", "output."))]
+    counted = [
+        p for name, p in model.named_parameters() if not name.startswith(("source_embed", "target_embed", "output."))
+    ]
     assert sum(p.numel() for p in counted) == sum(p.numel() for p in peer.parameters())
     source_M, target_N = (torch.randint(0, 23, (sum(lengths),)) for lengths in (SOURCES, TARGETS))
     source_segments, target_segments = Segments.ragged(SOURCES), Segments.ragged(TARGETS)
@@ -136,7 +136,9 @@ def test_equals_the_public_implementation(norm: str, activation: str) -> None:
     source_BSD, target_BTD = source_BSD.detach(), target_BTD.detach()
     ours, theirs = model.encoder[1].self_attn, peer.encoder.layers[1].self_attn
     gradients = torch.autograd.grad((theirs_ND * weights_ND).sum(), [theirs.in_proj_weight, theirs.out_proj.weight])
-    assert torch.allclose(torch.cat([p.weight.grad for p in (ours.q_proj, ours.k_proj, ours.v_proj)]), gradients[0], atol=1e-10)
+    assert torch.allclose(
+        torch.cat([p.weight.grad for p in (ours.q_proj, ours.k_proj, ours.v_proj)]), gradients[0], atol=1e-10
+    )
     assert torch.allclose(ours.out_proj.weight.grad, gradients[1], atol=1e-10)
 
 

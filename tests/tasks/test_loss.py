@@ -9,7 +9,9 @@ from regard.decoding import DecodeOptions, decode
 from regard.models.registry import families
 from regard.tasks.task import cross_entropy
 
-EACH = [pytest.param(name, config, id=f"{name}-{i}") for name, f in families().items() for i, config in enumerate(f.tiny)]
+EACH = [
+    pytest.param(name, config, id=f"{name}-{i}") for name, f in families().items() for i, config in enumerate(f.tiny)
+]
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
@@ -97,12 +99,22 @@ def test_a_true_end_is_learnt(name: str) -> None:
     sources = [[place + 2, 9] for place in range(5)]
     targets = [[start, *tokens, end] for tokens in written]
     source_M, source_segments = torch.tensor(sources).flatten(), Segments.uniform(5, 2)
-    read, labels = [target[:-1] for target in targets], torch.tensor([token for target in targets for token in target[1:]])
-    target_N, target_segments = torch.tensor([t for target in read for t in target]), Segments.ragged([len(t) for t in read])
+    read, labels = (
+        [target[:-1] for target in targets],
+        torch.tensor([token for target in targets for token in target[1:]]),
+    )
+    target_N, target_segments = (
+        torch.tensor([t for target in read for t in target]),
+        Segments.ragged([len(t) for t in read]),
+    )
     optimizer = torch.optim.Adam(model.parameters(), 2e-2)
     for _ in range(60):
         optimizer.zero_grad()
-        cross_entropy(model.head(model(source_M, source_segments, target_N, target_segments)), labels, 0.0).sum.backward()
+        cross_entropy(
+            model.head(model(source_M, source_segments, target_N, target_segments)), labels, 0.0
+        ).sum.backward()
         optimizer.step()
-    outputs = decode(model, source_M, source_segments, start_id=start, end_id=end, options=DecodeOptions(max_extra_tokens=20))
+    outputs = decode(
+        model, source_M, source_segments, start_id=start, end_id=end, options=DecodeOptions(max_extra_tokens=20)
+    )
     assert [(best.tokens, best.ended) for (best,) in outputs] == [(tokens, True) for tokens in written]

@@ -20,7 +20,7 @@ from regard.models.weights import gather, read_tensors, write_tensors
 from regard.tasks import folder
 from regard.tasks.baselines import Lexicon, copy_source
 from regard.tasks.pairs import PairTokenizer, TokenizerConfig
-from regard.tasks.translate import Translator, grouped
+from regard.tasks.translator import Translator, grouped
 
 TEXTS = ["der Hund bellt", "die Katze schläft tief", "ein Vogel singt", "der Vogel", "die Katze bellt", "tief"]
 PAIRS = [Pair(text, text[::-1], line) for line, text in enumerate(TEXTS, 1)]
@@ -28,7 +28,11 @@ PAIRS = [Pair(text, text[::-1], line) for line, text in enumerate(TEXTS, 1)]
 
 def translator(name: str = "transformer", shared: bool = True, seed: int = 0, **changes: object) -> Translator:
     """With random weights, whose distributions are not flat."""
-    config = TokenizerConfig("characters", "characters", shared, 400) if shared else TokenizerConfig("characters", "whitespace", False, 400)
+    config = (
+        TokenizerConfig("characters", "characters", shared, 400)
+        if shared
+        else TokenizerConfig("characters", "whitespace", False, 400)
+    )
     tokenizer = PairTokenizer.train(PAIRS, config)
     sizes = {"source_vocab_size": tokenizer.source.vocab_size, "target_vocab_size": tokenizer.target.vocab_size}
     tiny = replace(family(name).tiny[0], **{**sizes, "share": "all" if shared else "none", **changes})
@@ -45,7 +49,7 @@ def translator(name: str = "transformer", shared: bool = True, seed: int = 0, **
 
 @pytest.mark.parametrize("name", ["transformer", "rnn"])
 def test_order_is_kept_and_blank_lines_stay_blank(name: str) -> None:
-    model = translator(name)
+    model = translator(name, shared=False)
     texts = ["", *TEXTS, " \t", TEXTS[0], "\u2003"]
     got = model.translate(texts)
     alone = [model.translate([text])[0] for text in texts]
@@ -67,10 +71,14 @@ def test_order_is_kept_and_blank_lines_stay_blank(name: str) -> None:
 
 
 def test_draws_depend_on_the_place_in_the_users_input() -> None:
-    model, options = translator(), DecodeOptions(sample=True, max_extra_tokens=5, seed=3)
+    model, options = translator(shared=False), DecodeOptions(sample=True, max_extra_tokens=5, seed=3)
     texts = ["der Hund", "", "der Hund", " ", "ein Vogel", "die Katze"]
     whole = [outputs[0].text for outputs in model.translate(texts, options)]
-    parts = [model.translate(texts[:3], options), model.translate(texts[3:5], options, first=3), model.translate(texts[5:], options, first=5)]
+    parts = [
+        model.translate(texts[:3], options),
+        model.translate(texts[3:5], options, first=3),
+        model.translate(texts[5:], options, first=5),
+    ]
     assert [outputs[0].text for part in parts for outputs in part] == whole
     assert whole[0] != whole[2]
     assert [outputs[0].text for outputs in model.translate(texts, replace(options, seed=4))] != whole
@@ -103,7 +111,7 @@ def test_a_line_break_that_the_model_makes_is_a_space() -> None:
     assert "\n" not in outputs[0].text
 
 
-# ---------------------------------------------------------------------------------------------------- score and evaluate
+# --------------------------------------------------------------------------------------------------- score and evaluate
 
 
 @pytest.mark.parametrize("name", ["transformer", "rnn"])
@@ -113,13 +121,20 @@ def test_a_score_is_the_sum_over_the_target_and_its_end(name: str) -> None:
     got = model.score(pairs, batch_tokens=30)
     for pair, (total, count) in zip(pairs, got, strict=True):
         source = [*model.tokenizer.source.encode(pair.source), model.tokenizer.source.end_id]
-        target = [model.tokenizer.target.start_id, *model.tokenizer.target.encode(pair.target), model.tokenizer.target.end_id]
+        target = [
+            model.tokenizer.target.start_id,
+            *model.tokenizer.target.encode(pair.target),
+            model.tokenizer.target.end_id,
+        ]
         assert count == len(target) - 1
         wanted = 0.0
         for place in range(1, len(target)):
             with torch.inference_mode():
                 hidden = model.model(
-                    torch.tensor(source), Segments.ragged([len(source)]), torch.tensor(target[:place]), Segments.ragged([place])
+                    torch.tensor(source),
+                    Segments.ragged([len(source)]),
+                    torch.tensor(target[:place]),
+                    Segments.ragged([place]),
                 )
                 logits = model.model.head(hidden)[-1].tolist()
             wanted += logits[target[place]] - math.log(sum(map(math.exp, logits)))
@@ -128,12 +143,16 @@ def test_a_score_is_the_sum_over_the_target_and_its_end(name: str) -> None:
 
 
 def test_a_score_agrees_with_decoding() -> None:
-    model = translator()
-    for text, outputs in zip(TEXTS, model.translate(TEXTS, DecodeOptions(beam=4, max_extra_tokens=30)), strict=True):
-        best = outputs[0]
-        if best.ended and model.tokenizer.target.encode(best.text) and best.tokens == len(model.tokenizer.target.encode(best.text)):
-            ((total, count),) = model.score([Pair(text, best.text, 1)])
-            assert (total, count) == (pytest.approx(best.logprob, abs=1e-4), best.tokens + 1)
+    model = translator(shared=False)
+    with torch.no_grad():
+        model.model.output.bias[model.tokenizer.target.end_id] += 3
+    ended = 0
+    for text, outputs in zip(TEXTS, model.translate(TEXTS, DecodeOptions(4, 4, max_extra_tokens=10)), strict=True):
+        for output in (output for output in outputs if output.ended):
+            ((total, count),) = model.score([Pair(text, output.text, 1)])
+            assert (total, count) == (pytest.approx(output.logprob, abs=1e-4), output.tokens + 1)
+            ended += 1
+    assert ended > 3
 
 
 def test_references_are_grouped_by_source() -> None:
@@ -159,7 +178,7 @@ def test_evaluation_scores_what_is_translated() -> None:
     assert model.evaluate([*PAIRS, *right]).measures["exact_match"].value == 0.5
 
 
-# ---------------------------------------------------------------------------------------------------------------- folder
+# --------------------------------------------------------------------------------------------------------------- folder
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -178,7 +197,12 @@ def test_a_folder_comes_back(name: str, shared: bool, tmp_path: Path) -> None:
     assert back.translate(TEXTS) == model.translate(TEXTS)
     assert back.score(PAIRS) == model.score(PAIRS)
     names = {"tokenizer.json"} if shared else {"source_tokenizer.json", "target_tokenizer.json"}
-    assert {p.name for p in (tmp_path / "m").iterdir()} == names | {"config.json", "model.safetensors", "generation_config.json", "README.md"}
+    assert {p.name for p in (tmp_path / "m").iterdir()} == names | {
+        "config.json",
+        "model.safetensors",
+        "generation_config.json",
+        "README.md",
+    }
     # A run's folder is as good as the model's folder in it.
     (tmp_path / "run").mkdir()
     (tmp_path / "m").rename(tmp_path / "run" / "model")
@@ -235,10 +259,18 @@ def first(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 BAD: dict[str, tuple[Callable[[Path], object], type[RegardError], str]] = {
-    "no config": (lambda p: (p / "config.json").unlink(), DataError, "no model here (no config.json); give a folder that regard train made"),
+    "no config": (
+        lambda p: (p / "config.json").unlink(),
+        DataError,
+        "no model here (no config.json); give a folder that regard train made",
+    ),
     "no weights": (lambda p: (p / "model.safetensors").unlink(), CheckpointError, "model.safetensors: "),
     "no tokenizer": (lambda p: (p / "target_tokenizer.json").unlink(), DataError, "the tokenizer is missing"),
-    "no options": (lambda p: (p / "generation_config.json").unlink(), DataError, "generation_config.json: the file is missing"),
+    "no options": (
+        lambda p: (p / "generation_config.json").unlink(),
+        DataError,
+        "generation_config.json: the file is missing",
+    ),
     "not JSON": (lambda p: (p / "config.json").write_text("{"), FormatError, "config.json: not JSON"),
     "deep JSON": (lambda p: (p / "config.json").write_text("[" * 100_000), FormatError, "config.json: not JSON"),
     "a list": (lambda p: (p / "config.json").write_text("[]"), FormatError, "config.json: not a JSON object"),
@@ -246,12 +278,36 @@ BAD: dict[str, tuple[Callable[[Path], object], type[RegardError], str]] = {
     "binary": (lambda p: (p / "config.json").write_bytes(b"\xff\xfe{}"), FormatError, "config.json: not JSON"),
     "foreign": (config(lambda c: c.update(model_type="bert")), FormatError, "model_type is 'bert', not 'regard'"),
     "newer": (config(lambda c: c.update(format=2)), FormatError, "format 2; this version reads 1"),
-    "unknown key": (config(lambda c: c.update(famly="rnn")), ConfigError, "config.json: unknown key 'famly'; did you mean family?"),
-    "unknown setting": (config(lambda c: c["settings"].update(num_head=2)), ConfigError, "unknown key 'num_head'; did you mean num_heads?"),
-    "wrong type": (config(lambda c: c["settings"].update(num_heads="2")), ConfigError, "settings.num_heads: expected int, got '2'"),
-    "unknown family": (config(lambda c: c.update(family="../../os")), ConfigError, "unknown model family '../../os'; choose from rnn, transformer"),
-    "a billion layers": (config(lambda c: c["settings"].update(encoder_layers=10**9)), ConfigError, "encoder_layers is 1000000000"),
-    "more than the file has": (config(lambda c: c["settings"].update(embed_dim=4096)), CheckpointError, "the config describes "),
+    "unknown key": (
+        config(lambda c: c.update(famly="rnn")),
+        ConfigError,
+        "config.json: unknown key 'famly'; did you mean family?",
+    ),
+    "unknown setting": (
+        config(lambda c: c["settings"].update(num_head=2)),
+        ConfigError,
+        "unknown key 'num_head'; did you mean num_heads?",
+    ),
+    "wrong type": (
+        config(lambda c: c["settings"].update(num_heads="2")),
+        ConfigError,
+        "settings.num_heads: expected int, got '2'",
+    ),
+    "unknown family": (
+        config(lambda c: c.update(family="../../os")),
+        ConfigError,
+        "unknown model family '../../os'; choose from rnn, transformer",
+    ),
+    "a billion layers": (
+        config(lambda c: c["settings"].update(encoder_layers=10**9)),
+        ConfigError,
+        "encoder_layers is 1000000000",
+    ),
+    "more than the file has": (
+        config(lambda c: c["settings"].update(embed_dim=4096)),
+        CheckpointError,
+        "the config describes ",
+    ),
     "other width": (config(lambda c: c["settings"].update(mlp_dim=25)), CheckpointError, "does not fit the model"),
     "no heads": (config(lambda c: c["settings"].update(num_heads=0)), ConfigError, "num_heads is 0"),
     "swapped tokenizers": (swap, CheckpointError, "the tokenizers have "),
@@ -259,10 +315,22 @@ BAD: dict[str, tuple[Callable[[Path], object], type[RegardError], str]] = {
     "infinite": (weights(lambda t: first(t).view(-1)[-1:].fill_(math.inf)), CheckpointError, "not finite"),
     "missing tensor": (weights(lambda t: t.pop(min(t))), CheckpointError, "1 missing: "),
     "more tensors": (weights(lambda t: t.update(more=torch.zeros(1))), CheckpointError, "1 unknown: 'more'"),
-    "cut weights": (lambda p: (p / "model.safetensors").write_bytes((p / "model.safetensors").read_bytes()[:-1]), CheckpointError, "truncated"),
+    "cut weights": (
+        lambda p: (p / "model.safetensors").write_bytes((p / "model.safetensors").read_bytes()[:-1]),
+        CheckpointError,
+        "truncated",
+    ),
     "a pickle": (lambda p: (p / "model.safetensors").write_bytes(b"\x80\x04" + b"x" * 40), CheckpointError, "pickle"),
-    "bad option": (lambda p: rewrite(p / "generation_config.json", lambda o: o.update(beam=10**9)), RegardError, "beam is 1000000000"),
-    "no tokenizer's JSON": (lambda p: (p / "source_tokenizer.json").write_text("{}"), FormatError, "source_tokenizer.json: not a tokenizer"),
+    "bad option": (
+        lambda p: rewrite(p / "generation_config.json", lambda o: o.update(beam=10**9)),
+        RegardError,
+        "beam is 1000000000",
+    ),
+    "no tokenizer's JSON": (
+        lambda p: (p / "source_tokenizer.json").write_text("{}"),
+        FormatError,
+        "source_tokenizer.json: not a tokenizer",
+    ),
 }
 
 
@@ -290,7 +358,7 @@ def test_where_nothing_is_or_a_run_goes_on(tmp_path: Path) -> None:
         folder.load(tmp_path)
 
 
-# ------------------------------------------------------------------------------------------------------------- baselines
+# ------------------------------------------------------------------------------------------------------------ baselines
 
 
 def test_a_lexicon_learns_who_goes_with_whom() -> None:

@@ -171,7 +171,7 @@ class StateAttention(Site):
         Returns:
             c_BD, the contexts.
         """
-        q_B1K = self.q_proj(state_BD)[:, None]
+        q_B1K = self.q_proj(state_BD)[:, None].to(h_M1D.dtype)  # under autocast only projections are narrow
         # Keys and values differ in width here; the formula's own backend takes that for every score.
         context_B1D = attend(
             q_B1K, k_M1K, h_M1D, q_segments, k_segments, score=self.score, backend="reference", site=self

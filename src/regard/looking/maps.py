@@ -21,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.errors import DataError, FormatError, UsageError
-from regard.looking.text import save_text, visible
+from regard.files import write_aside
+from regard.looking.text import visible
 
 Weights = npt.NDArray[np.float32]
 SUM_TOLERANCE = 1e-3  # bfloat16 rows miss 1 by up to about that much
@@ -296,7 +297,7 @@ class Maps:
         suffix = Path(path).suffix.lower()
         if suffix not in (".html", ".json"):
             raise UsageError(f"suffix {suffix!r}", where=visible(str(path)), mend="it is .html or .json")
-        save_text(path, self._page() if suffix == ".html" else self.to_json())
+        write_aside(Path(path), self._page() if suffix == ".html" else self.to_json())
 
     def _repr_html_(self) -> str:
         """Show the page in a notebook, in a frame of its own: its style and script touch nothing of the notebook."""

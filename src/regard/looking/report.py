@@ -6,11 +6,13 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from regard.errors import DataError
+from regard.files import write_aside
 from regard.looking.maps import Maps
-from regard.looking.text import save_text, visible
+from regard.looking.text import visible
 
 Setting = None | bool | int | float | str | Sequence["Setting"] | Mapping[str, "Setting"]
 
@@ -151,7 +153,7 @@ class Report:
         Raises:
             ResourceError: The file cannot be written.
         """
-        save_text(path, self._page())
+        write_aside(Path(path), self._page())
 
     def _page(self) -> str:
         from regard.looking.page import report_page  # the page shows reports: importing it above would be a circle

@@ -10,7 +10,7 @@ from regard.attention import Rows, Site, record
 from regard.data import Pair
 from regard.errors import UsageError
 from regard.looking.maps import AttentionMap, Maps
-from regard.tasks.translate import Translator, hidden
+from regard.tasks.translator import Translator, hidden
 
 
 def can_look(translator: Translator) -> bool:

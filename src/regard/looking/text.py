@@ -6,13 +6,8 @@ Tokens, titles and file names come from anywhere. Whatever goes into an element 
 
 import html
 import json
-import os
-import secrets
 import unicodedata
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-
-from regard.errors import ResourceError
 
 Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
 
@@ -178,31 +173,3 @@ def duration_text(seconds: float) -> str:
     parts = [(whole // 86400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "min"), (whole % 60, "s")]
     first = next((i for i, (count, _) in enumerate(parts) if count), 3)
     return " ".join(f"{count} {unit}" for count, unit in parts[first : first + 2] if count)
-
-
-def save_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write a file whole or not at all: aside, then renamed over whatever was there.
-
-    Args:
-        path: The file; its folder exists.
-        text: Its content, which can be encoded as UTF-8.
-
-    Raises:
-        ResourceError: The file cannot be written; what stood there is untouched.
-    """
-    path = Path(path)
-    aside = path.with_name(f".{secrets.token_hex(6)}.part")
-    try:
-        with open(aside, "x", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
-    except OSError as error:
-        raise ResourceError(
-            f"cannot be written ({error.strerror})",
-            where=visible(str(path)),
-            mend="choose a folder that you may write to",
-        ) from error
-    finally:
-        aside.unlink(missing_ok=True)

@@ -142,7 +142,7 @@ class RNN(EncoderDecoder):
 
     def _memory(self, attention: StateAttention, h_MD: Tensor, segments: Segments) -> KVCache:
         """Lay encoder states and their projections out as slots, once for all steps."""
-        return KVCache.filled(attention.k_proj(h_MD)[:, None], h_MD[:, None], segments)
+        return KVCache.filled(attention.k_proj(h_MD)[:, None].to(h_MD.dtype), h_MD[:, None], segments)
 
     def forward(
         self, source_M: Tensor, source_segments: Segments, target_N: Tensor, target_segments: Segments

@@ -24,7 +24,7 @@ from regard.models.interface import EncoderDecoder
 from regard.models.registry import check_bounds, families, family
 from regard.models.weights import fit, gather, read_tensors, write_tensors
 from regard.tasks.pairs import PairTokenizer
-from regard.tasks.translate import Translator
+from regard.tasks.translator import Translator
 
 FORMAT = 1
 CONFIG_CAP_BYTES = 1 << 20

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from regard.looking import ByLength, Curve, Report, Sample, Score, report_page
 from regard.looking.seq2seq import can_look, look
 from regard.metrics.strings import Measure, measure
-from regard.tasks.translate import Evaluated, Translator
+from regard.tasks.translator import Evaluated, Translator
 from regard.training.loop import Standing
 from regard.training.recipe import Recipe
 

@@ -20,8 +20,10 @@ from regard.errors import ResourceError, UsageError
 from regard.files import json_bytes, write_aside
 from regard.metrics.strings import Measure
 from regard.tasks import folder
+from regard.tasks.corpus import read_corpus
 from regard.tasks.pairs import PairTokenizer
-from regard.tasks.translate import Evaluated, TranslateTask, Translator, build_model, read_corpus
+from regard.tasks.translate import TranslateTask
+from regard.tasks.translator import Evaluated, Translator, build_model
 from regard.training import hardware, report
 from regard.training.loop import Standing, Trainer
 from regard.training.progress import Progress
@@ -106,6 +108,7 @@ def run(
     write_aside(out / "report.html", report.page(recipe, translator, evaluated, baselines, standing, averaged, facts))
     card = report.card(recipe, scores, facts)
     folder.save(out / "model", translator, card=card)
+    write_aside(out / "outputs.jsonl", _outputs(evaluated))
     write_aside(out / "scores.json", json_bytes(scores))
     return Result(out, translator, scores, standing)
 
@@ -162,6 +165,13 @@ def _tensorboard(out: Path) -> Callable[[str, float, int], None] | None:
     return lambda name, value, step: writer.add_scalar(name, value, step)
 
 
+def _outputs(evaluated: Evaluated) -> str:
+    """Write what the test part's scores were computed from, an input a line."""
+    rows = zip(evaluated.sources, evaluated.references, evaluated.outputs, strict=True)
+    names = ("source", "references", "output")
+    return "".join(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False) + "\n" for row in rows)
+
+
 def _scores(
     recipe: Recipe,
     evaluated: Evaluated,
@@ -172,8 +182,14 @@ def _scores(
     """Lay scores.json out: metric → value, with baselines, signatures and what the figures depend on."""
     decoding = recipe.settings.decoding
     how = f"|beam:{decoding.beam}|lp:{decoding.length_penalty}|avg:{len(averaged)}|seed:{recipe.training.seed}"
+    edges = recipe.settings.evaluation.lengths
+    lengths = report.by_length(evaluated, edges) if edges else []
     return {
         **{name: one.value for name, one in evaluated.measures.items()},
+        "by_length": [
+            {"words": name, "inputs": count, **{metric: one.value for metric, one in (of or {}).items()}}
+            for name, count, of in lengths
+        ],
         "baselines": {
             **{name: {metric: one.value for metric, one in of.items()} for name, of in baselines.items()},
             **{c.system: {c.metric: c.value, "note": c.note} for c in recipe.comparisons},
