@@ -1,7 +1,7 @@
 """The peer g2p-en on our held-out CMUdict words: its neural network alone, without its dictionary.
 
-g2p-en (a GRU encoder–decoder without attention) was trained on CMUdict, these words among them: its score is that of words
-it has seen, ours of words ours has not.
+g2p-en (a GRU encoder–decoder without attention) was trained on CMUdict, these words among them: its score is that of
+words it has seen, ours of words ours has not.
 
     pip install g2p-en==2.1.0
     python -m benchmarks.letters_to_sounds_peer

@@ -119,6 +119,7 @@ names = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 floats = st.floats(allow_nan=False, allow_infinity=False)
 
 
+@example(Outer("\x85", dev="\u2028"))
 @example(Outer("a\x85b \u2028\u2029\ufeff", dev="1e-9", model={"null": "~", "a: b": " x\n "}))
 @settings(max_examples=60)
 @given(

@@ -1,4 +1,4 @@
-"""Settings: YAML into frozen dataclasses and back. A closed schema: an unknown key is an error that names the nearest one.
+"""Settings: YAML into frozen dataclasses and back. A closed schema: an unknown key is an error that names the nearest.
 
 A recipe is a mapping of mappings; ``section.key=value`` on the command line overrides one entry. Imports errors only.
 """
@@ -40,7 +40,7 @@ def build(kind: type[T], values: Mapping[str, Any], where: str) -> T:
     fields = {field.name: field for field in dataclasses.fields(kind) if field.init}  # type: ignore[arg-type]
     for key in values:
         if key not in fields:
-            raise ConfigError(f"unknown key {_short(key)}", where=where, mend=nearest(str(key), list(fields)))
+            raise ConfigError(f"unknown key {_short(key)}", where=where, mend=nearest(key, list(fields)))
     given = {key: convert(hints[key], value, f"{where}.{key}") for key, value in values.items()}
     for name, field in fields.items():
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING

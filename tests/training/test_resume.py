@@ -42,7 +42,11 @@ def start(pairs: Path, out: Path) -> subprocess.Popen[str]:
     sets = [part for setting in SETTINGS for part in ("--set", setting)]
     command = [sys.executable, "-m", "regard", "train", "translate", "--data", str(pairs), "--out", str(out), "--quiet"]
     return subprocess.Popen(
-        [*command, *sets], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={"OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"}
+        [*command, *sets],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={"OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"},
     )
 
 
@@ -64,7 +68,11 @@ def result(out: Path) -> tuple[dict, dict, list, dict]:
     with safe_open(out / "model" / "model.safetensors", "pt") as file:
         final = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
     tensors = {"model": last.model, "optimizer": last.optimizer, "final": final}
-    flat = {f"{part} {name}": t.contiguous().view(-1).view(dtype=t.dtype).numpy().tobytes() for part, of in tensors.items() for name, t in of.items()}
+    flat = {
+        f"{part} {name}": t.contiguous().view(-1).view(dtype=t.dtype).numpy().tobytes()
+        for part, of in tensors.items()
+        for name, t in of.items()
+    }
     return flat, standing, log, {"step": last.step}
 
 
@@ -125,7 +133,9 @@ def test_signals_save_and_resume_bit_equal(
 
 
 @pytest.mark.slow
-def test_a_damaged_newest_checkpoint_is_left_aside(pairs: Path, tmp_path: Path, undisturbed: tuple[float, tuple]) -> None:
+def test_a_damaged_newest_checkpoint_is_left_aside(
+    pairs: Path, tmp_path: Path, undisturbed: tuple[float, tuple]
+) -> None:
     _, wanted = undisturbed
     out = tmp_path / "run"
     process = start(pairs, out)

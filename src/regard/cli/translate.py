@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from regard.cli.options import Device, Json, Model, check_model_path, decoding, lines, write_json, write_line
-from regard.errors import UsageError
+from regard.errors import ContextError, DataError, UsageError
+
+if TYPE_CHECKING:
+    from regard.decoding import DecodeOptions
+    from regard.tasks.translator import Translation, Translator
 
 
 def translate(
@@ -54,7 +59,7 @@ def translate(
 
     def flush() -> None:
         nonlocal done
-        for outputs in translator.translate(waiting, options, first=done):
+        for outputs in _answers(translator, waiting, options, done):
             if json:
                 best = outputs[0]
                 shown = {"text": best.text, "logprob": best.logprob, "tokens": best.tokens, "ended": best.ended}
@@ -67,11 +72,28 @@ def translate(
         done += len(waiting)
         waiting.clear()
 
-    # What came before a bad line is answered before the error is told.
     try:
         for text in lines(sys.stdin):
             waiting.append(text)
             if len(waiting) == batch:
                 flush()
-    finally:
-        flush()
+    except DataError:
+        flush()  # what came before a bad line is answered before the error is told
+        raise
+    flush()
+
+
+def _answers(
+    translator: Translator, texts: Sequence[str], options: DecodeOptions, first: int
+) -> Iterator[list[Translation]]:
+    """Translate some lines; where one is too long, those before it are answered and it is named."""
+    try:
+        yield from translator.translate(texts, options, first=first)
+        return
+    except ContextError:
+        pass
+    for place, text in enumerate(texts, first):
+        try:
+            yield from translator.translate([text], options, first=place)
+        except ContextError as error:
+            raise ContextError(error.what, where=f"standard input, line {place + 1}", mend=error.mend) from error

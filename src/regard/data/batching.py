@@ -1,8 +1,8 @@
 """Which examples make up which batch: a pure function of (seed, step), so that resuming replays nothing.
 
-An epoch sorts all examples by length, equal lengths in an order drawn for the epoch, cuts the row into batches by a budget of
-tokens, and shuffles the batches. The sorted lengths are the same in every epoch, so every epoch has the same number of
-batches and a step's place follows by division.
+An epoch sorts all examples by length, equal lengths in an order drawn for the epoch, cuts the row into batches by a
+budget of tokens, and shuffles the batches. The sorted lengths are the same in every epoch, so every epoch has the same
+number of batches and a step's place follows by division.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class Order:
 
     Args:
         lengths: Tokens of each example, one array for each side (source, target).
-        budget_tokens: Tokens of a batch at most, on the longest side; an example longer than that is a batch of its own.
+        budget_tokens: Tokens of a batch at most, on the longest side; an example longer than that is a batch of its
+            own.
         seed: Of the run.
 
     Raises:
@@ -44,7 +45,8 @@ class Order:
                 totals = row.copy()
         self.cuts = np.array(cuts[1:], np.int64)
         self.per_epoch = len(cuts)
-        self._epoch, self._batches = -1, []
+        self._epoch = -1
+        self._batches: list[np.ndarray] = []
 
     def at(self, index: int) -> np.ndarray:
         """Give the examples of a batch.

@@ -11,8 +11,8 @@ characters   single characters, bytes where unseen                  nothing
 whitespace   what stands between spaces: phonemes, words            spacing; what it has never seen becomes <unk>
 ============ ====================================================== ===============================================
 
-Fitting wordpiece and unigram breaks ties differently from process to process (the library's doing); the others fit alike
-every time. A run saves its tokenizers, so resuming never fits again.
+Fitting wordpiece and unigram breaks ties differently from process to process (the library's doing); the others fit
+alike every time. A run saves its tokenizers, so resuming never fits again.
 """
 
 from __future__ import annotations
@@ -123,11 +123,9 @@ class Tokenizer:
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:
         """Show tokens one by one, as a reader would write them; bytes that are no text on their own as ``<0x..>``."""
-        shown = []
-        for token in tokens:
-            piece = self.inner.decode([token], skip_special_tokens=False)
-            shown.append(piece if piece and "�" not in piece else self.inner.id_to_token(token))
-        return shown
+        pieces = (self.inner.decode([token], skip_special_tokens=False) for token in tokens)
+        names = (self.inner.id_to_token(token) or "" for token in tokens)
+        return [piece if piece and "�" not in piece else name for piece, name in zip(pieces, names, strict=True)]
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
         """Say which characters of the text each token came from, as (start, end)."""

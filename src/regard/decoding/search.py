@@ -1,4 +1,4 @@
-"""Greedy, beam search and sampling, batched. An output depends on its input alone, not on the batch it is decoded in."""
+"""Greedy, beam search and sampling, batched. An output depends on its input alone, not on its batch."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def decode(
     """Decode a batch of sources.
 
     Beam search keeps, for each source, the K best prefixes by log-probability. A prefix that ends among the K best
-    continuations is set aside; a source is done when K are, or when no prefix can still beat the worst of them, or at its
-    limit, where the prefixes are given as they are, with ``ended`` False. K = 1 is greedy; a K that holds every prefix is
-    exhaustive search.
+    continuations is set aside; a source is done when K are, or when no prefix can still beat the worst of them, or at
+    its limit, where the prefixes are given as they are, with ``ended`` False. K = 1 is greedy; a K that holds every
+    prefix is exhaustive search.
 
     Args:
         model: What decodes; in evaluation mode.
@@ -103,8 +103,8 @@ class _Search:
         self.alive = list(range(len(sources)))
         count, beam = len(sources), options.beam
         self.last_R = source_M.new_full((count * beam,), start_id)
-        # Tokens and log-probabilities of each prefix. All but one beam start impossible, so that the first step does not
-        # find the same continuation K times.
+        # Tokens and log-probabilities of each prefix. All but one beam start impossible, so that the first step does
+        # not find the same continuation K times.
         self.tokens_BKT = np.zeros((count, beam, 0), np.int64)
         self.logprob_BK = np.full((count, beam), -np.inf)
         self.logprob_BK[:, 0] = 0.0
@@ -116,10 +116,15 @@ class _Search:
         logp_RV = logits_RV.double().log_softmax(-1)
         token_BC, beam_BC, logprob_BC = self._draw(logp_RV) if self.options.sample else self._best(logp_RV)
         beam, length = self.options.beam, self.tokens_BKT.shape[2]
-        kept_B, tokens_BK, parents_BK, logprob_BK = [], [], [], []
+        kept_B: list[int] = []
+        tokens_BK: list[list[int]] = []
+        parents_BK: list[list[int]] = []
+        logprob_BK: list[list[float]] = []
         for place, number in enumerate(self.alive):
             source = self.sources[number]
-            next_tokens, next_parents, next_logprobs = [], [], []
+            next_tokens: list[int] = []
+            next_parents: list[int] = []
+            next_logprobs: list[float] = []
             for rank, (token, parent, logprob) in enumerate(
                 zip(token_BC[place], beam_BC[place], logprob_BC[place], strict=True)
             ):

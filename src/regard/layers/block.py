@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from regard.attention import KVCache, MultiHeadAttention, Segments
 from regard.attention.masks import Mask
 from regard.attention.positions import Bias
-from regard.errors import ConfigError
+from regard.errors import ConfigError, UsageError
 from regard.layers.mlp import MLP
 
 
@@ -21,7 +21,8 @@ class Block(nn.Module):
         num_heads: Query heads H.
         mlp_dim: Inner width F of the MLP.
         cross: Attend to a context too (decoder block).
-        norm: ``post`` as in the paper, ``pre`` as in later models: steadier without warm-up; its stack ends with a norm.
+        norm: ``post`` as in the paper, ``pre`` as in later models: steadier without warm-up; its stack ends with a
+            norm.
         num_kv_heads: Key–value heads G; None is H.
         activation: Of the MLP.
         dropout_p: Of each sublayer's result.
@@ -60,7 +61,8 @@ class Block(nn.Module):
             embed_dim, num_heads, num_kv_heads=num_kv_heads, dropout_p=attention_dropout_p, rotary_base=rotary_base
         )
         self.self_norm = nn.LayerNorm(embed_dim, norm_eps)
-        self.cross_attn = self.cross_norm = None
+        self.cross_attn: MultiHeadAttention | None = None
+        self.cross_norm: nn.LayerNorm | None = None
         if cross:
             self.cross_attn = MultiHeadAttention(
                 embed_dim, num_heads, num_kv_heads=num_kv_heads, dropout_p=attention_dropout_p
@@ -107,6 +109,26 @@ class Block(nn.Module):
             update_ND = self.cross_attn(before_ND, segments, context_MD, context_segments)
             x_ND = self._after(x_ND, update_ND, self.cross_norm)
         return self._after(x_ND, self.mlp(self._before(x_ND, self.mlp_norm)), self.mlp_norm)
+
+    def start(self, context_MD: Tensor, segments: Segments, rows: int) -> tuple[KVCache, KVCache]:
+        """Get a decoder block ready for cached decoding.
+
+        Args:
+            context_MD: What cross-attention attends to.
+            segments: Which rows of it belong together.
+            rows: Sequences that will be decoded: one or several for each context.
+
+        Returns:
+            An empty cache for self-attention, and cross-attention's keys and values.
+
+        Raises:
+            UsageError: It is an encoder block.
+        """
+        if self.cross_attn is None:
+            raise UsageError("an encoder block has no cross-attention", where="Block.start")
+        context = KVCache.filled(*self.cross_attn.keys_values(context_MD), segments)
+        attn = self.self_attn
+        return KVCache.empty(rows, 16, attn.num_kv_heads, attn.head_dim, context.k_BCGK), context
 
     def extend(
         self,

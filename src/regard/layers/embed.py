@@ -29,7 +29,8 @@ class Embedding(nn.Module):
         weight: A table to share; None makes one.
 
     Raises:
-        ConfigError: The kind of positions is unknown, they leave no width to tokens, or the shared table has another shape.
+        ConfigError: The kind of positions is unknown, they leave no width to tokens, or the shared table has another
+            shape.
 
     Source: Vaswani et al. 2017, §3.4 and §3.5.
     """

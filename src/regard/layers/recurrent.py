@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from regard.attention import Segments, Site, attend
+from regard.attention import KVCache, Segments, Site, attend
 from regard.attention.scores import Additive, Dot, General, ScaledDot, Score
 from regard.errors import ConfigError, DataError
 
@@ -90,8 +90,8 @@ class Recurrent(nn.Module):
         Returns:
             h_BD of the top layer, and the new state.
         """
-        hidden_1BD, last = self.layers(x_BD[None], self._join(state))
-        return hidden_1BD[0], self._split(last)
+        hidden, last = self.layers(x_BD[None], self._join(state))
+        return hidden[0], self._split(last)
 
     def _join(self, state: State | None) -> Tensor | State | None:
         return state if state is None or self.num_parts == 2 else state[0]
@@ -101,14 +101,16 @@ class Recurrent(nn.Module):
 
 
 def time_major(segments: Segments) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Find the order in which recurrent kernels read a batch: all first tokens, then all second ones, longest sequence first.
+    """Find the order in which recurrent kernels read a batch: all first tokens, then all second ones, …
+
+    Within each time the longest sequences stand first.
 
     Args:
         segments: The sequences, each of at least one token.
 
     Returns:
-        Row of each place and place of each row; sequence of each rank and rank of each sequence, by length; and the number
-        of sequences that have a token at each time (on the CPU).
+        Row of each place and place of each row; sequence of each rank and rank of each sequence, by length; and the
+        number of sequences that have a token at each time (on the CPU).
 
     Raises:
         DataError: A sequence has no token.
@@ -132,7 +134,9 @@ def time_major(segments: Segments) -> tuple[Tensor, Tensor, Tensor, Tensor, Tens
 
 
 class StateAttention(Site):
-    """e_{t,i} = score(W_s s, W_h h_i);  a_t = softmax(e_t);  c_t = Σ_i a_{t,i} h_i: a new context from each decoder state.
+    """A new context from each decoder state.
+
+    e_{t,i} = score(W_s s, W_h h_i);  a_t = softmax(e_t);  c_t = Σ_i a_{t,i} h_i
 
     Args:
         state_dim: Width of the decoder state s.
@@ -156,24 +160,34 @@ class StateAttention(Site):
         self.q_proj = nn.Linear(state_dim, attention_dim)
         self.k_proj = nn.Linear(context_dim, attention_dim, bias=False)  # one bias in the sum is enough
 
-    def forward(
-        self, state_BD: Tensor, q_segments: Segments, k_M1K: Tensor, h_M1D: Tensor, k_segments: Segments
-    ) -> Tensor:
+    def remember(self, h_MD: Tensor, segments: Segments) -> KVCache:
+        """Project the encoder states and lay both out as slots, once for all steps.
+
+        Args:
+            h_MD: Encoder states of all sources.
+            segments: Which belong together.
+
+        Returns:
+            What :meth:`forward` looks at: W_h h as keys, h as values.
+        """
+        k_M1K = self.k_proj(h_MD)[:, None].to(h_MD.dtype)  # under autocast only projections are narrow
+        return KVCache.filled(k_M1K, h_MD[:, None], segments)
+
+    def forward(self, state_BD: Tensor, q_segments: Segments, memory: KVCache) -> Tensor:
         """Look at the source from a decoder state.
 
         Args:
             state_BD: Decoder states, one or several (beams) for each source.
             q_segments: Which of them belong to one source.
-            k_M1K: ``k_proj`` of the encoder states, made once.
-            h_M1D: The encoder states.
-            k_segments: Which of them belong to one source.
+            memory: From :meth:`remember`, a slot a source.
 
         Returns:
             c_BD, the contexts.
         """
-        q_B1K = self.q_proj(state_BD)[:, None].to(h_M1D.dtype)  # under autocast only projections are narrow
+        keys, values = memory.k_BCGK.flatten(0, 1), memory.v_BCGK.flatten(0, 1)
+        queries = self.q_proj(state_BD)[:, None].to(values.dtype)
         # Keys and values differ in width here; the formula's own backend takes that for every score.
         context_B1D = attend(
-            q_B1K, k_M1K, h_M1D, q_segments, k_segments, score=self.score, backend="reference", site=self
+            queries, keys, values, q_segments, memory.segments, score=self.score, backend="reference", site=self
         )
         return context_B1D[:, 0]

@@ -23,8 +23,8 @@ def look(
 ) -> Maps:
     """Show what a model looks at while it reads a text and writes the other side.
 
-    The output is decoded first (or given), then read once more as a whole with every layer recorded: the weights are those
-    of decoding, exactly. Rows of cross-attention are named by the token that they help to write.
+    The output is decoded first (or given), then read once more as a whole with every layer recorded: the weights are
+    those of decoding, exactly. Rows of cross-attention are named by the token that they help to write.
 
     Args:
         translator: The model.
@@ -63,7 +63,7 @@ def look(
     read, written = (
         tuple(translator.tokenizer.target.pieces(t.tolist())) for t in (encoded.targets[0][:-1], encoded.targets[0][1:])
     )
-    maps = []
+    maps: list[AttentionMap] = []
     for name in rows:
         if name in of_source:
             maps.append(_map(name, "self", source, source, rows[name][:1]))

@@ -1,4 +1,4 @@
-"""What every family that reads one text and writes another offers: training, scoring and decoding rest on this alone."""
+"""What every family that reads one text and writes another offers: training, scoring and decoding need no more."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The families of models. A family's file registers it; that alone enrols it in the command line, the tests' battery and the
-table of sizes.
+"""The families of models.
+
+A family's file registers it; that alone enrols it in the command line, the tests' battery and the table of sizes.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """The recurrent encoder–decoder, without and with attention.
 
-Without: the encoder's last state is the one context c of all steps, s_t = g_U(y_{t−1}, s_{t−1}, c) (Sutskever et al. 2014;
-Cho et al. 2014, §2.2). With: a new context from every state, c_t = Σ_i a_{t,i} h_i with weights from s_{t−1} and h_i, which
-nothing supervises (Bahdanau et al. 2015, §3; scores of Luong et al. 2015, §3.1).
+Without: the encoder's last state is the one context c of all steps, s_t = g_U(y_{t−1}, s_{t−1}, c) (Sutskever et al.
+2014; Cho et al. 2014, §2.2). With: a new context from every state, c_t = Σ_i a_{t,i} h_i with weights from s_{t−1} and
+h_i, which nothing supervises (Bahdanau et al. 2015, §3; scores of Luong et al. 2015, §3.1).
 
-Ours differs in: one affine layer with tanh before the output instead of maxout; a start state made from both directions'
-last states; dropout.
+Ours differs in: one affine layer with tanh before the output instead of maxout; a start state made from both
+directions' last states; dropout.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -118,7 +118,7 @@ class RNN(EncoderDecoder):
         )
         context_dim = c.hidden_dim * self.encoder.directions
         self.start_proj = nn.Linear(context_dim, c.decoder_layers * c.hidden_dim * self.encoder.num_parts)
-        self.attention = None
+        self.attention: StateAttention | None = None
         if c.attention != "none":
             self.attention = StateAttention(c.hidden_dim, context_dim, c.attention_dim, c.attention)
         self.decoder = Recurrent(c.cell, c.embed_dim + context_dim, c.hidden_dim, c.decoder_layers, dropout_p=c.dropout)
@@ -139,10 +139,6 @@ class RNN(EncoderDecoder):
             part.unflatten(-1, (c.decoder_layers, c.hidden_dim)).transpose(0, 1).contiguous() for part in parts
         )
         return h_MD, context_BD, start
-
-    def _memory(self, attention: StateAttention, h_MD: Tensor, segments: Segments) -> KVCache:
-        """Lay encoder states and their projections out as slots, once for all steps."""
-        return KVCache.filled(attention.k_proj(h_MD)[:, None].to(h_MD.dtype), h_MD[:, None], segments)
 
     def forward(
         self, source_M: Tensor, source_segments: Segments, target_N: Tensor, target_segments: Segments
@@ -165,22 +161,21 @@ class RNN(EncoderDecoder):
         target_segments: Segments,
         state: State,
     ) -> tuple[Tensor, Tensor]:
-        """Decode known targets step by step, longest first, so that at each time the sequences still going stand first."""
+        """Decode known targets step by step, longest first, so that those still going stand first at each time."""
         order_N, back_N, order_B, _, sizes_T = time_major(target_segments)
-        memory = self._memory(attention, h_MD, source_segments).select(order_B)
+        memory = attention.remember(h_MD, source_segments).select(order_B)
         state = tuple(part[:, order_B] for part in state)
         names = tuple(order_B.tolist())
-        states, contexts = [], []
-        going = -1
+        states: list[Tensor] = []
+        contexts: list[Tensor] = []
+        q_segments = Segments.uniform(0, 1, y_ND.device)
         for y_BD in y_ND[order_N].split(sizes_T.tolist()):
-            if len(y_BD) != going:
+            if len(y_BD) != len(q_segments):
                 going = len(y_BD)
                 state = tuple(part[:, :going] for part in state)
                 memory = memory.first(going)
                 q_segments = replace(Segments.uniform(going, 1, y_ND.device), origin=names[:going])
-                k_segments = memory.segments
-                k_M1K, h_M1D = memory.k_BCGK.flatten(0, 1), memory.v_BCGK.flatten(0, 1)
-            context_BD = attention(state[0][-1], q_segments, k_M1K, h_M1D, k_segments)
+            context_BD = attention(state[0][-1], q_segments, memory)
             s_BD, state = self.decoder.step(torch.cat([y_BD, context_BD], -1), state)
             states.append(s_BD)
             contexts.append(context_BD)
@@ -198,15 +193,15 @@ class RNN(EncoderDecoder):
         state = tuple(part.repeat_interleave(beams, 1) for part in state)
         if self.attention is None:
             return RNNState(state, None, context_BD.repeat_interleave(beams, 0), beams)
-        return RNNState(state, self._memory(self.attention, h_MD, segments), None, beams)
+        return RNNState(state, self.attention.remember(h_MD, segments), None, beams)
 
     def step(self, tokens_R: Tensor, state: RNNState) -> tuple[Tensor, RNNState]:
         y_RD = self.dropout(self.target_embed(tokens_R))
-        context_RD = state.context_RD
         if self.attention is not None and state.memory is not None:
             q_segments = Segments.uniform(len(tokens_R) // state.beams, state.beams, tokens_R.device)
-            keys, values = state.memory.k_BCGK.flatten(0, 1), state.memory.v_BCGK.flatten(0, 1)
-            context_RD = self.attention(state.state[0][-1], q_segments, keys, values, state.memory.segments)
+            context_RD = self.attention(state.state[0][-1], q_segments, state.memory)
+        else:
+            context_RD = cast(Tensor, state.context_RD)
         s_RD, hidden = self.decoder.step(torch.cat([y_RD, context_RD], -1), state.state)
         return self.head(self._deep(y_RD, s_RD, context_RD)), replace(state, state=hidden)
 

@@ -1,14 +1,14 @@
 """The Transformer encoder–decoder.
 
-Paper: Vaswani et al. 2017, "Attention is all you need". Ours differs in: no padding (flat rows and segments); attention's
-projections have biases, as in the public ports; dropout on attention weights is a setting of its own and is off in the
-recipes; pre-norm, learned positions, rotary positions and grouped heads are settings.
+Paper: Vaswani et al. 2017, "Attention is all you need". Ours differs in: no padding (flat rows and segments);
+attention's projections have biases, as in the public ports; dropout on attention weights is a setting of its own and is
+off in the recipes; pre-norm, learned positions, rotary positions and grouped heads are settings.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, cast
 
 from torch import Tensor, nn
 
@@ -69,7 +69,7 @@ class TransformerConfig:
 
 
 @dataclass(frozen=True, eq=False)
-class DecoderState:
+class TransformerState:
     """Where decoding stands: R rows, one a beam, the beams of a source side by side.
 
     Attributes:
@@ -84,7 +84,7 @@ class DecoderState:
     length: int
     beams: int
 
-    def select(self, rows_R: Tensor, sources_B: Tensor | None) -> DecoderState:
+    def select(self, rows_R: Tensor, sources_B: Tensor | None) -> TransformerState:
         """Go on from other rows.
 
         Args:
@@ -163,6 +163,11 @@ class Transformer(EncoderDecoder):
         else:
             self.output.weight = self.target_embed.weight
 
+    @property
+    def blocks(self) -> list[Block]:
+        """The decoder's blocks."""
+        return cast(list[Block], list(self.decoder))
+
     def encode(self, source_M: Tensor, segments: Segments) -> Tensor:
         """Encode sources.
 
@@ -190,23 +195,18 @@ class Transformer(EncoderDecoder):
     def head(self, hidden_ND: Tensor) -> Tensor:
         return self.output(hidden_ND)
 
-    def start(self, source_M: Tensor, segments: Segments, beams: int) -> DecoderState:
+    def start(self, source_M: Tensor, segments: Segments, beams: int) -> TransformerState:
         memory_MD = self.encode(source_M, segments)
-        rows = len(segments) * beams
-        caches, contexts = [], []
-        for block in self.decoder:
-            attn = block.self_attn
-            contexts.append(KVCache.filled(*block.cross_attn.keys_values(memory_MD), segments))
-            caches.append(KVCache.empty(rows, 16, attn.num_kv_heads, attn.head_dim, contexts[-1].k_BCGK))
-        return DecoderState(tuple(caches), tuple(contexts), 0, beams)
+        made = [block.start(memory_MD, segments, len(segments) * beams) for block in self.blocks]
+        return TransformerState(tuple(cache for cache, _ in made), tuple(context for _, context in made), 0, beams)
 
-    def step(self, tokens_R: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
+    def step(self, tokens_R: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
         rows = tokens_R.shape[0]
         segments = Segments.uniform(rows, 1, tokens_R.device)
         context_segments = Segments.uniform(rows // state.beams, state.beams, tokens_R.device)
         x_RD = self.target_embed(tokens_R, segments, state.length)
-        caches = []
-        for block, cache, context in zip(self.decoder, state.caches, state.contexts, strict=True):
+        caches: list[KVCache] = []
+        for block, cache, context in zip(self.blocks, state.caches, state.contexts, strict=True):
             cache = cache.reserve(state.length + 1)
             x_RD, cache = block.extend(x_RD, segments, cache, context, context_segments, mask=causal())
             caches.append(cache)

@@ -15,7 +15,8 @@ class PairData:
     """Where the pairs come from.
 
     Attributes:
-        train: A file of pairs (TSV, CSV, JSONL, Parquet, or two parallel files ``train.de,train.en``), or ``catalogue:NAME``.
+        train: A file of pairs (TSV, CSV, JSONL, Parquet, or two parallel files ``train.de,train.en``), or
+            ``catalogue:NAME``.
         dev: Development file; None takes a part of ``train``, as does a missing ``test``.
         test: Test file.
         source: Column (or suffix of parallel files) of the source; None for the format's default.

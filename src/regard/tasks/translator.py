@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -192,7 +192,7 @@ class Translator:
 
 
 @contextmanager
-def evaluating(model: EncoderDecoder) -> Iterator[None]:
+def evaluating(model: EncoderDecoder) -> Generator[None]:
     """Put a model into evaluation mode for a while."""
     was = model.training
     model.eval()

@@ -44,7 +44,7 @@ def state_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[st
     Returns:
         ``parameter.key`` → tensor, on the CPU.
     """
-    names = {parameter: name for name, parameter in model.named_parameters()}
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     return {
         f"{names[parameter]}.{key}": value.detach().cpu().contiguous()
         for parameter, state in optimizer.state.items()

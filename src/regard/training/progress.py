@@ -43,8 +43,8 @@ class Progress:
             self._bar = None
 
     def say(self, text: str) -> None:
-        """Print a line."""
-        self.console.print(text, markup=False)
+        """Print a line, whole: the terminal may fold it, a file need not."""
+        self.console.print(text, markup=False, soft_wrap=True)
 
     def step(self, step: int, seconds: float, tokens: int, loss: float) -> None:
         """Note a step.

@@ -109,7 +109,7 @@ def resolve(values: Mapping[str, Any], assignments: Sequence[str] = (), where: s
     known = {item.name for item in fields(TASKS[task])} | {"training", "comparisons"}
     for key in values:
         if key not in known:
-            raise ConfigError(f"unknown key {key!r}", where=where, mend=settings.nearest(str(key), sorted(known)))
+            raise ConfigError(f"unknown key {key!r}", where=where, mend=settings.nearest(key, sorted(known)))
     training = settings.build(TrainingConfig, values.pop("training", {}), f"{where}: training")
     comparisons = settings.convert(tuple[Comparison, ...], values.pop("comparisons", ()), f"{where}: comparisons")
     return Recipe(task, settings.build(TASKS[task], values, where), training, comparisons)

@@ -109,7 +109,8 @@ def _score(one: Measure, system: str) -> Score:
 
 def _curves(log: Path, standing: Standing, monitor: str) -> list[Curve]:
     """Draw the training loss, averaged over a two-hundredth of the run, and what validations found."""
-    steps, losses = [], []
+    steps: list[int] = []
+    losses: list[float] = []
     for line in log.read_text("utf-8").splitlines():
         entry = json.loads(line)
         if "loss" in entry:

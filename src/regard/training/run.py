@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from regard import settings
-from regard.data import Pair
 from regard.errors import ResourceError, UsageError
 from regard.files import json_bytes, write_aside
 from regard.metrics.strings import Measure
@@ -71,13 +70,17 @@ def run(
     is_new = _check_folder(recipe, out)
     with Progress(recipe.training.max_steps, recipe.training.max_seconds, quiet) as progress:
         corpus = read_corpus(recipe.settings.data, recipe.training.seed)
-        if is_new:  # nothing is left behind where settings or data were wrong
-            write_aside(out / "config.yaml", settings.write_yaml(recipe.as_mapping()))
         counts = f"{len(corpus.train):,} training, {len(corpus.dev):,} development, {len(corpus.test):,} test pairs"
-        tokenizer = _tokenizers(out, corpus.train, recipe)
+        # A run's tokenizers are fit once; a resumed run reads them.
+        kept = None if is_new else folder.load_tokenizers(out)
+        tokenizer = kept or PairTokenizer.train(corpus.train, recipe.settings.tokenizer)
         task = TranslateTask(recipe.settings, corpus, tokenizer, recipe.training.seed)
         torch.manual_seed(recipe.training.seed)
         model = build_model(recipe.settings.model, tokenizer, "model")
+        if is_new:  # only now: where settings or data were wrong, nothing is left that the mended command would meet
+            write_aside(out / "config.yaml", settings.write_yaml(recipe.as_mapping()))
+        if kept is None:
+            folder.save_tokenizers(out, tokenizer)
         parameters = sum(p.numel() for p in model.parameters())
         vocabulary = f"{tokenizer.source.vocab_size:,} source and {tokenizer.target.vocab_size:,} target tokens"
         if not quiet:
@@ -140,15 +143,6 @@ def _differences(old: Any, new: Any, name: str = "") -> Any:
             yield from _differences(old.get(key), new.get(key), f"{name}.{key}" if name else str(key))
     elif settings.plain(old) != settings.plain(new):
         yield name
-
-
-def _tokenizers(out: Path, train: list[Pair], recipe: Recipe) -> PairTokenizer:
-    """Fit tokenizers once a run; a resumed run reads them."""
-    tokenizer = folder.load_tokenizers(out)
-    if tokenizer is None:
-        tokenizer = PairTokenizer.train(train, recipe.settings.tokenizer)
-        folder.save_tokenizers(out, tokenizer)
-    return tokenizer
 
 
 def _digest(recipe: Recipe) -> str:

@@ -1,0 +1,43 @@
+"""Runs `regard` many times a second: imports it once, forks a process for each command.
+
+A job comes as a line of JSON on standard input, its exit code goes out as a line. The command's own standard streams are
+files. So each command is a process of its own, with its own user and limits, that did not wait for torch.
+"""
+
+import json
+import os
+import resource
+import signal
+import sys
+
+import regard.api
+from regard.cli import data, doctor, evaluate, look, score, sizes, train, translate
+from regard.cli.main import main
+from regard.models.registry import families
+
+LOADED = (regard.api, data, doctor, evaluate, look, score, sizes, train, translate, families())
+
+
+def run(job: dict) -> None:
+    signal.alarm(job["seconds"])
+    for number, (name, flags) in enumerate(
+        ((job["stdin"], os.O_RDONLY), (job["stdout"], os.O_WRONLY), (job["stderr"], os.O_WRONLY))
+    ):
+        os.dup2(os.open(name, flags), number)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - the server's own has read ahead
+    os.chdir(job["cwd"])
+    if job["file_bytes"] is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (job["file_bytes"], job["file_bytes"]))
+    if job["user"] is not None:
+        os.setgroups([])
+        os.setgid(job["user"])
+        os.setuid(job["user"])
+    main(job["args"])
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        process = os.fork()
+        if process == 0:
+            run(json.loads(line))
+        print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
