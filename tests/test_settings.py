@@ -174,3 +174,18 @@ def test_an_override_that_cannot_be_read_is_one_line(assignment: str, line: str)
         override({"name": "x"}, [assignment])
     assert str(caught.value).startswith(line)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: 1\nb: 2\na: 3\n", ("line 3", "'a'", "twice")),
+        ("x:\n  k: 1\n  k: 2\n", ("line 3", "'k'", "twice")),
+        ("a: &a [1, 1]\nb: &b [*a, *a]\nc: [*b, *b]\n", ("alias",)),
+        ("a: &a [*a]\n", ("alias",)),
+    ],
+)
+def test_a_key_given_twice_and_aliases_are_refused(text: str, words: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError) as error:
+        read_yaml(text, "x.yaml")
+    assert all(word in str(error.value) for word in words), error.value

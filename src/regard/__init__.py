@@ -3,7 +3,7 @@
     import regard
     result = regard.train("translate", data="pairs.tsv", out="runs/mine")
     model = regard.load("runs/mine")
-    model.translate(["Der Vertrag wurde unterzeichnet."])[0][0].text
+    model.translate(["Der Vertrag wurde unterzeichnet."])
     regard.look(model, "Der Vertrag wurde unterzeichnet.")
 
 Names are imported when they are first used, so that ``import regard`` costs nothing.

@@ -40,7 +40,7 @@ def build(kind: type[T], values: Mapping[str, Any], where: str) -> T:
     fields = {field.name: field for field in dataclasses.fields(kind) if field.init}  # type: ignore[arg-type]
     for key in values:
         if key not in fields:
-            raise ConfigError(f"unknown key {_short(key)}", where=where, mend=nearest(key, list(fields)))
+            raise ConfigError(f"unknown key {_short(key)}", where=where, mend=nearest(f"{key}", list(fields)))
     given = {key: convert(hints[key], value, f"{where}.{key}") for key, value in values.items()}
     for name, field in fields.items():
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
@@ -82,7 +82,7 @@ def convert(hint: Any, value: Any, where: str) -> Any:
         if value is None and type(None) in args:
             return None
         return convert(next(arg for arg in args if arg is not type(None)), value, where)
-    if origin is tuple and isinstance(value, list | tuple):
+    if origin is tuple and isinstance(value, Sequence) and not isinstance(value, str):
         return tuple(convert(args[0], item, f"{where}[{index}]") for index, item in enumerate(value))
     if dict in (hint, origin) and isinstance(value, Mapping):
         return dict(value)
@@ -113,7 +113,7 @@ def plain(value: Any) -> Any:
     """Turn a dataclass back into mappings and lists, for YAML and JSON."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, tuple | list):
+    if isinstance(value, Sequence) and not isinstance(value, str):
         return [plain(item) for item in value]
     return {key: plain(item) for key, item in value.items()} if isinstance(value, dict) else value
 
@@ -139,12 +139,31 @@ def read_yaml(text: str, where: str) -> dict[str, Any]:
 
 def _load(text: str, where: str) -> Any:
     try:
+        _check_nodes(yaml.compose(text, yaml.SafeLoader), set())
         return yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f"line {mark.line + 1}: " if mark else ""
         problem = getattr(error, "problem", None) or "not readable"
         raise ConfigError(f"{line}not YAML: {problem}", where=where) from error
+
+
+def _check_nodes(node: yaml.Node | None, above: set[int]) -> None:
+    """Refuse a key that is given twice, and aliases, by which a small file can grow without bound."""
+    if node is None or isinstance(node, yaml.ScalarNode):
+        return
+    if id(node) in above:
+        raise yaml.MarkedYAMLError(problem="an alias; write the value out", problem_mark=node.start_mark)
+    above.add(id(node))
+    if isinstance(node, yaml.MappingNode):
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for place, key in enumerate(keys):
+            if key in keys[:place]:
+                mark = node.value[place][0].start_mark
+                raise yaml.MarkedYAMLError(problem=f"the key {_short(key)} is given twice", problem_mark=mark)
+    for child in node.value:
+        for part in child if isinstance(child, tuple) else (child,):
+            _check_nodes(part, above)
 
 
 def write_yaml(value: Any) -> str:

@@ -15,6 +15,7 @@ import yaml
 from cli_tools import COMMAND, SETTINGS, Cli, Trained, settings, snapshot
 
 import regard
+from regard.data import read_pairs
 from regard.tasks.translator import Translator
 
 RunCli = Callable[..., subprocess.CompletedProcess[str]]
@@ -125,7 +126,7 @@ def test_evaluate_equals_sacrebleu_on_the_outputs_of_translate(trained: Trained,
 def test_translate_answers_line_by_line_in_order(translator: Translator, trained: Trained, cli: Cli) -> None:
     done = cli(["translate", trained.out], stdin=b"abcd\n\n   \r\nfed\r\ncabb")
     assert done.returncode == 0, done.stderr
-    best = [translator.translate([text])[0][0].text for text in ("abcd", "fed", "cabb")]
+    best = [translator.hypotheses([text])[0][0].text for text in ("abcd", "fed", "cabb")]
     assert best[0] == "d c b a"
     assert done.stdout == f"{best[0]}\n\n\n{best[1]}\n{best[2]}\n"
     assert done.stderr == ""
@@ -145,7 +146,7 @@ def test_translate_json_and_n_best(translator: Translator, trained: Trained, cli
     one = [json.loads(line) for line in cli(["translate", trained.out, "--json"], stdin="abcd\n\nfed").stdout.splitlines()]
     assert [row["text"] for row in one] == ["d c b a", "", "d e f"]
     assert one[0].keys() == {"text", "logprob", "tokens", "ended"}
-    assert one[0]["logprob"] == pytest.approx(translator.translate(["abcd"])[0][0].logprob, abs=1e-4)
+    assert one[0]["logprob"] == pytest.approx(translator.hypotheses(["abcd"])[0][0].logprob, abs=1e-4)
     several = cli(["translate", trained.out, "--n-best", "3", "--json"], stdin="abcd\nfed").stdout.splitlines()
     for row in map(json.loads, several):
         scores = [best["score"] for best in row["n_best"]]
@@ -195,21 +196,12 @@ def test_translate_answers_a_line_before_the_next_is_written(trained: Trained) -
 
 
 def test_score_equals_python(translator: Translator, trained: Trained, test_file: Path, cli: Cli) -> None:
-    rows = [
-        json.loads(line)
-        for line in cli(["score", trained.out, "--data", test_file, "--json"]).stdout.splitlines()
-    ]
-    expected = translator.score(regard_pairs(test_file))
+    rows = [json.loads(line) for line in cli(["score", trained.out, "--data", test_file, "--json"]).stdout.splitlines()]
+    expected = translator.score(read_pairs(test_file))
     assert [(row["logprob"], row["tokens"]) for row in rows] == [(pytest.approx(lp), n) for lp, n in expected]
     assert min(row["logprob"] for row in rows) == rows[3]["logprob"]  # the wrong answer
     piped = cli(["score", trained.out, "--data", "-"], stdin=test_file.read_bytes()).stdout
     assert piped == "".join(f"{row['logprob']:.6f}\t{row['tokens']}\n" for row in rows)
-
-
-def regard_pairs(path: Path) -> list:
-    from regard.data import read_pairs
-
-    return read_pairs(str(path))
 
 
 @pytest.mark.parametrize("which", ["trained", "trained_transformer"])
@@ -222,7 +214,7 @@ def test_look_writes_a_page_and_numbers(which: str, request: pytest.FixtureReque
     assert "abcd" in page
     # Nothing is loaded from anywhere; the name of the SVG namespace alone is no reference.
     assert not re.search(r"https?://", page.replace("http://www.w3.org/2000/svg", ""))
-    assert not re.search(r"<(?:link|iframe|img|object|embed)\b|@import|url\((?!#)|<script[^>]*\bsrc=", page)
+    assert not re.search(r"<(?:link |iframe|img|object|embed)|@import|url\((?!#)|<script[^>]*\bsrc=", page)
     done = cli(["look", model, "abcd", "--target", "d c", "-o", "maps.json"])
     assert done.returncode == 0, done.stderr
     maps = json.loads((tmp_path / "maps.json").read_text())
@@ -319,7 +311,7 @@ def test_python_api(pairs: Path, trained: Trained, tmp_path: Path, translator: T
     assert result.scores == json.loads((tmp_path / "run" / "scores.json").read_text())
     assert "regard.train" in (tmp_path / "run" / "report.html").read_text()
     for path in (trained.out, str(trained.out), trained.out / "model"):
-        assert regard.load(path).translate(["abcd"])[0][0].text == "d c b a"
+        assert regard.load(path).translate(["abcd"]) == ["d c b a"]
     maps = regard.look(translator, "abcd")
     assert maps.output == "d c b a"
     shown = maps._repr_html_()

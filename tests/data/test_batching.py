@@ -1,5 +1,6 @@
 """The order of batches is a pure function of (seed, index), and batches are made ahead in one thread that ends."""
 
+import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.batching import Order, like_lengths, prefetch
+from regard.data.batching import Order, cuts, like_lengths, prefetch
 from regard.errors import ConfigError
 
 Sides = list[np.ndarray]
@@ -38,17 +39,20 @@ def test_a_batch_is_a_pure_function_of_seed_and_index(
 @given(sides(), st.integers(1, 100), st.integers(0, 9))
 def test_every_epoch_holds_every_example_once(lengths: Sides, budget: int, seed: int) -> None:
     order = Order(lengths, budget, seed)
-    for epoch in (0, 1, 7):
-        batches = [order.at(epoch * order.per_epoch + place) for place in range(order.per_epoch)]
+    first = 0
+    for epoch in range(3):
+        batches = Order(lengths, budget, seed).epoch(epoch)
         assert all(len(batch) for batch in batches)
         assert sorted(np.concatenate(batches)) == list(range(len(lengths[0])))
+        # The run's numbers go through the epochs one after the other.
+        for place, batch in enumerate(batches):
+            assert order.at(first + place).tolist() == batch.tolist()
+        first += len(batches)
 
 
 @given(sides(), st.integers(1, 100), st.integers(0, 9))
 def test_the_budget_holds_on_every_side(lengths: Sides, budget: int, seed: int) -> None:
-    order = Order(lengths, budget, seed)
-    for index in range(2 * order.per_epoch):
-        batch = order.at(index)
+    for batch in Order(lengths, budget, seed).epoch(1):
         for side in lengths:
             assert side[batch].sum() <= budget or len(batch) == 1
         # Longest first, by the last side and then by the one before.
@@ -57,33 +61,29 @@ def test_the_budget_holds_on_every_side(lengths: Sides, budget: int, seed: int) 
 
 
 @given(sides(), st.integers(1, 100))
-def test_batches_are_the_sorted_row_cut_as_late_as_the_budget_allows(lengths: Sides, budget: int) -> None:
+def test_the_row_is_cut_as_late_as_the_budget_allows(lengths: Sides, budget: int) -> None:
     wanted: list[list[tuple[int, ...]]] = []
-    for row in sorted(zip(*reversed([side.tolist() for side in lengths]), strict=True)):
+    for row in zip(*[side.tolist() for side in lengths], strict=True):
         if not wanted or any(sum(side) > budget for side in zip(*wanted[-1], row, strict=True)):
             wanted.append([])
         wanted[-1].append(row)
-    order = Order(lengths, budget, 0)
-    got = [
-        [tuple(int(side[i]) for side in reversed(lengths)) for i in order.at(place)[::-1]]
-        for place in range(order.per_epoch)
-    ]
-    assert sorted(got) == sorted(wanted)
+    got = np.split(np.arange(len(lengths[0])), cuts(np.stack(lengths), budget))
+    assert [len(batch) for batch in got] == [len(batch) for batch in wanted]
 
 
 def test_like_lengths_are_together_and_epochs_differ() -> None:
     draws = np.random.default_rng(0)
-    lengths = [draws.integers(1, 20, 2000), draws.integers(1, 20, 2000)]
-    order = Order(lengths, 200, 1)
-    filled = sum(lengths[1][order.at(index)].max() * len(order.at(index)) for index in range(order.per_epoch))
-    assert filled / lengths[1].sum() < 1.03  # in batches drawn at random it is 1.8
-    first, second = (
-        [frozenset(order.at(e * order.per_epoch + i).tolist()) for i in range(order.per_epoch)] for e in range(2)
-    )
-    assert len({*first} & {*second}) < len(first) / 10  # equal lengths are drawn anew
-    longest = [max(lengths[1][list(batch)]) for batch in first]
+    lengths = [draws.integers(1, 60, 2000), draws.integers(1, 60, 2000)]
+    order = Order(lengths, 400, 1)
+    first, second = order.epoch(0), order.epoch(1)
+    filled = sum(lengths[1][batch].max() * len(batch) for batch in first)
+    assert filled / lengths[1].sum() < 1.2  # in batches drawn at random it is 1.8
+    assert not {frozenset(b.tolist()) for b in first} & {frozenset(b.tolist()) for b in second}
+    together = [{(min(p), max(p)) for b in e for p in itertools.combinations(b.tolist(), 2)} for e in (first, second)]
+    assert len(together[0] & together[1]) < 0.5 * len(together[0])  # most neighbours are new ones
+    longest = [lengths[1][batch].max() for batch in first]
     assert longest not in (sorted(longest), sorted(longest, reverse=True))  # batches are shuffled
-    assert [frozenset(Order(lengths, 500, 2).at(i).tolist()) for i in range(order.per_epoch)] != first
+    assert [b.tolist() for b in Order(lengths, 400, 2).epoch(0)] != [b.tolist() for b in first]
 
 
 @pytest.mark.parametrize(("lengths", "budget"), [([], 10), ([3], 0), ([3], -1)])

@@ -51,8 +51,8 @@ def translator(name: str = "transformer", shared: bool = True, seed: int = 0, **
 def test_order_is_kept_and_blank_lines_stay_blank(name: str) -> None:
     model = translator(name, shared=False)
     texts = ["", *TEXTS, " \t", TEXTS[0], "\u2003"]
-    got = model.translate(texts)
-    alone = [model.translate([text])[0] for text in texts]
+    got = model.hypotheses(texts)
+    alone = [model.hypotheses([text])[0] for text in texts]
     assert [[o.text for o in outputs] for outputs in got] == [[o.text for o in outputs] for outputs in alone]
     for text, outputs in zip(texts, got, strict=True):
         if not text.strip():
@@ -62,10 +62,10 @@ def test_order_is_kept_and_blank_lines_stay_blank(name: str) -> None:
             assert outputs[0].score >= outputs[1].score
             assert all(len(o.text.splitlines()) <= 1 for o in outputs)
     assert len({outputs[0].text for outputs in got}) > 3
-    assert model.translate([]) == []
+    assert model.hypotheses([]) == []
     # Neither the size of batches nor the mode the model was left in changes an output.
     model.model.train()
-    again = model.translate(texts, batch_tokens=1)
+    again = model.hypotheses(texts, batch_tokens=1)
     assert model.model.training
     assert [[o.text for o in outputs] for outputs in again] == [[o.text for o in outputs] for outputs in got]
 
@@ -73,27 +73,27 @@ def test_order_is_kept_and_blank_lines_stay_blank(name: str) -> None:
 def test_draws_depend_on_the_place_in_the_users_input() -> None:
     model, options = translator(shared=False), DecodeOptions(sample=True, max_extra_tokens=5, seed=3)
     texts = ["der Hund", "", "der Hund", " ", "ein Vogel", "die Katze"]
-    whole = [outputs[0].text for outputs in model.translate(texts, options)]
+    whole = [outputs[0].text for outputs in model.hypotheses(texts, options)]
     parts = [
-        model.translate(texts[:3], options),
-        model.translate(texts[3:5], options, first=3),
-        model.translate(texts[5:], options, first=5),
+        model.hypotheses(texts[:3], options),
+        model.hypotheses(texts[3:5], options, first=3),
+        model.hypotheses(texts[5:], options, first=5),
     ]
     assert [outputs[0].text for part in parts for outputs in part] == whole
     assert whole[0] != whole[2]
-    assert [outputs[0].text for outputs in model.translate(texts, replace(options, seed=4))] != whole
+    assert [outputs[0].text for outputs in model.hypotheses(texts, replace(options, seed=4))] != whole
 
 
 def test_a_text_over_the_context_is_refused_with_both_lengths() -> None:
     model = translator()
-    model.translate(["x" * 39])
+    model.hypotheses(["x" * 39])
     with pytest.raises(ContextError, match=r"has 41 tokens; the model's context is 40; split the text") as caught:
-        model.translate(["ok", "x" * 40])
+        model.hypotheses(["ok", "x" * 40])
     assert "\n" not in str(caught.value)
     with pytest.raises(ContextError, match=r"pair 2 has 4 and 51 tokens; at most 40 and 40 fit"):
         model.score([Pair("abc", "def", 1), Pair("abc", "x" * 50, 2)])
     with pytest.raises(FormatError, match="surrogate"):
-        model.translate(["a\ud800"])
+        model.hypotheses(["a\ud800"])
 
 
 def test_a_line_break_that_the_model_makes_is_a_space() -> None:
@@ -105,7 +105,7 @@ def test_a_line_break_that_the_model_makes_is_a_space() -> None:
         # A last norm that gives the newline's own vector: the output is newlines to the limit.
         row = model.model.output.weight[newline]
         model.model.decoder[-1].mlp_norm.bias.copy_(20 * row / row.norm())
-    (outputs,) = model.translate(["ab"], DecodeOptions(max_extra_tokens=2))
+    (outputs,) = model.hypotheses(["ab"], DecodeOptions(max_extra_tokens=2))
     assert (outputs[0].tokens, outputs[0].ended) == (5, False)
     assert outputs[0].text.strip() == ""
     assert "\n" not in outputs[0].text
@@ -147,7 +147,7 @@ def test_a_score_agrees_with_decoding() -> None:
     with torch.no_grad():
         model.model.output.bias[model.tokenizer.target.end_id] += 3
     ended = 0
-    for text, outputs in zip(TEXTS, model.translate(TEXTS, DecodeOptions(4, 4, max_extra_tokens=10)), strict=True):
+    for text, outputs in zip(TEXTS, model.hypotheses(TEXTS, DecodeOptions(4, 4, max_extra_tokens=10)), strict=True):
         for output in (output for output in outputs if output.ended):
             ((total, count),) = model.score([Pair(text, output.text, 1)])
             assert (total, count) == (pytest.approx(output.logprob, abs=1e-4), output.tokens + 1)
@@ -168,7 +168,7 @@ def test_evaluation_scores_what_is_translated() -> None:
     assert by_line.sources == [*TEXTS, TEXTS[0]]
     assert by_source.sources == TEXTS
     assert by_source.references[0] == [TEXTS[0][::-1], "and another"]
-    assert by_source.outputs == [outputs[0].text for outputs in model.translate(TEXTS)]
+    assert by_source.outputs == [outputs[0].text for outputs in model.hypotheses(TEXTS)]
     streams = [[pair.target for pair in PAIRS], ["and another", *[None] * 5]]
     assert by_source.measures["chrf"].value == sacrebleu.corpus_chrf(by_source.outputs, streams).score
     # A right answer among several is right.
@@ -194,7 +194,7 @@ def test_a_folder_comes_back(name: str, shared: bool, tmp_path: Path) -> None:
     assert (back.options, back.max_tokens, back.references) == (model.options, 40, "source")
     assert back.tokenizer.shared == shared
     assert not back.model.training
-    assert back.translate(TEXTS) == model.translate(TEXTS)
+    assert back.hypotheses(TEXTS) == model.hypotheses(TEXTS)
     assert back.score(PAIRS) == model.score(PAIRS)
     names = {"tokenizer.json"} if shared else {"source_tokenizer.json", "target_tokenizer.json"}
     assert {p.name for p in (tmp_path / "m").iterdir()} == names | {
@@ -206,20 +206,20 @@ def test_a_folder_comes_back(name: str, shared: bool, tmp_path: Path) -> None:
     # A run's folder is as good as the model's folder in it.
     (tmp_path / "run").mkdir()
     (tmp_path / "m").rename(tmp_path / "run" / "model")
-    assert folder.load(tmp_path / "run").translate(TEXTS[:1]) == model.translate(TEXTS[:1])
+    assert folder.load(tmp_path / "run").hypotheses(TEXTS[:1]) == model.hypotheses(TEXTS[:1])
 
 
 def test_other_weights_can_be_saved(tmp_path: Path) -> None:
     model, other = translator(), translator(seed=1)
     folder.save(tmp_path, model, gather(other.model))
-    assert folder.load(tmp_path).translate(TEXTS) == other.translate(TEXTS) != model.translate(TEXTS)
+    assert folder.load(tmp_path).hypotheses(TEXTS) == other.hypotheses(TEXTS) != model.hypotheses(TEXTS)
 
 
 def test_a_folder_is_written_over(tmp_path: Path) -> None:
     for shared in (True, False, True):
         model = translator(shared=shared)
         folder.save(tmp_path, model)
-        assert folder.load(tmp_path).translate(TEXTS) == model.translate(TEXTS)
+        assert folder.load(tmp_path).hypotheses(TEXTS) == model.hypotheses(TEXTS)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """A run that is killed at any moment and resumed is bit-equal to one that was not."""
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -46,7 +47,7 @@ def start(pairs: Path, out: Path) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={"OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"},
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
 
 

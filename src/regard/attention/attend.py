@@ -119,9 +119,10 @@ def _attend_dense(
     count = leading.numel()
     q_segments = Segments.uniform(count, q.shape[-3], q.device)
     k_segments = q_segments if k.shape[-3] == q.shape[-3] else Segments.uniform(count, k.shape[-3], q.device)
-    flat = (x.reshape(-1, *x.shape[-2:]) for x in (q, k, v))
     out = attend(
-        *flat,
+        q.reshape(-1, *q.shape[-2:]),
+        k.reshape(-1, *k.shape[-2:]),
+        v.reshape(-1, *v.shape[-2:]),
         q_segments,
         k_segments,
         mask=mask,

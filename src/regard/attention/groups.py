@@ -7,6 +7,7 @@ are filled up. A new group costs a kernel call, filling up costs arithmetic: the
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -152,15 +153,15 @@ class _Take(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(rows: Tensor, index: Tensor, places: Tensor) -> Tensor:
+    def forward(rows: Tensor, index: Tensor, places: Tensor) -> Tensor:  # pyrefly: ignore[bad-override]
         return rows.index_select(0, index)
 
     @staticmethod
-    def setup_context(ctx, inputs, output) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.save_for_backward(inputs[2])
 
     @staticmethod
-    def backward(ctx, grad: Tensor):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # pyrefly: ignore[bad-override]
         (places,) = ctx.saved_tensors
         return torch.cat([grad, grad.new_zeros(1, *grad.shape[1:])]).index_select(0, places), None, None
 
@@ -169,16 +170,16 @@ class _Give(torch.autograd.Function):
     """laid[places]; places that nobody reads get a zero gradient."""
 
     @staticmethod
-    def forward(laid: Tensor, places: Tensor) -> Tensor:
+    def forward(laid: Tensor, places: Tensor) -> Tensor:  # pyrefly: ignore[bad-override]
         return laid.index_select(0, places)
 
     @staticmethod
-    def setup_context(ctx, inputs, output) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.save_for_backward(inputs[1])
         ctx.num_places = inputs[0].shape[0]
 
     @staticmethod
-    def backward(ctx, grad: Tensor):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # pyrefly: ignore[bad-override]
         (places,) = ctx.saved_tensors
         full = grad.new_zeros(ctx.num_places, *grad.shape[1:])
         full[places] = grad  # only the zero row is written more than once, and nothing reads its gradient
@@ -189,15 +190,15 @@ class _Nothing(torch.autograd.Function):
     """Zeros that belong to the graph: every gradient is zero, whatever the inputs hold, NaN too."""
 
     @staticmethod
-    def forward(q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor) -> Tensor:
+    def forward(q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor) -> Tensor:  # pyrefly: ignore[bad-override]
         return q_NHK.new_zeros(*q_NHK.shape[:2], v_MGK.shape[-1])
 
     @staticmethod
-    def setup_context(ctx, inputs, output) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.save_for_backward(*inputs)
 
     @staticmethod
-    def backward(ctx, grad: Tensor):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyrefly: ignore[bad-override]
         needed = zip(ctx.saved_tensors, ctx.needs_input_grad, strict=True)
         return tuple(torch.zeros_like(x) if needs else None for x, needs in needed)
 
@@ -266,7 +267,9 @@ def _make(q_segments: Segments, k_segments: Segments) -> Plan:
 
     pairs = zip(k_segments.lengths, q_segments.lengths, range(len(q_segments)), strict=True)
     q_starts, k_starts = _starts(q_segments), _starts(k_segments)
-    groups, query_rows, key_rows = [], [], []
+    groups: list[Group] = []
+    query_rows: list[Tensor] = []
+    key_rows: list[Tensor] = []
     for members in _cut(sorted(item for item in pairs if item[0] and item[1])):
         keys, queries, sequences = (torch.tensor(column) for column in zip(*members, strict=True))
         most_queries, most_keys = int(queries.max()), int(keys.max())
@@ -278,8 +281,8 @@ def _make(q_segments: Segments, k_segments: Segments) -> Plan:
         groups.append(Group(sequences_B, most_queries, most_keys, queries_B, keys_B, *filled))
     query_index, query_places = _index(query_rows, q_segments.num_rows)
     key_index, key_places = _index(key_rows, k_segments.num_rows)
-    indices = (t.to(device) for t in (query_index, query_places, key_index, key_places))
-    return Plan(tuple(groups), *indices, owners)
+    query_side = query_index.to(device), query_places.to(device)
+    return Plan(tuple(groups), *query_side, key_index.to(device), key_places.to(device), owners)
 
 
 def _starts(segments: Segments) -> Tensor:

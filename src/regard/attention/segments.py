@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.utils._pytree as pytree
@@ -72,7 +72,7 @@ class Segments:
     origin: tuple[int, ...] | None = None
     # Things derived from the lengths on first use (host copies, the groups of the dense backend): they follow from the
     # fields above alone, so a copy without them behaves alike.
-    _derived: dict = field(default_factory=dict, repr=False, compare=False)
+    _derived: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @staticmethod
     def uniform(count: int, length: int, device: torch.device | str | None = None) -> Segments:
@@ -104,7 +104,7 @@ class Segments:
         Raises:
             UsageError: A length is negative.
         """
-        lengths = tuple(int(n) for n in lengths)
+        lengths = tuple(lengths)
         if any(n < 0 for n in lengths):
             raise UsageError(f"a sequence has {min(lengths)} tokens", where="Segments.ragged")
         if lengths and len(set(lengths)) == 1:

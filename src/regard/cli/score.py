@@ -12,7 +12,7 @@ from regard.cli.options import Device, Json, Model, Source, Target, check_model_
 def score(
     model: Model,
     *,
-    data: Annotated[str, Parameter(help="Pairs; - reads TSV from standard input.")],
+    data: Annotated[str, Parameter(help="Pairs; - reads TSV from standard input.", allow_leading_hyphen=True)],
     source: Source = None,
     target: Target = None,
     json: Json = False,

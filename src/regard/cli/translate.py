@@ -88,12 +88,12 @@ def _answers(
 ) -> Iterator[list[Translation]]:
     """Translate some lines; where one is too long, those before it are answered and it is named."""
     try:
-        yield from translator.translate(texts, options, first=first)
+        yield from translator.hypotheses(texts, options, first=first)
         return
     except ContextError:
         pass
     for place, text in enumerate(texts, first):
         try:
-            yield from translator.translate([text], options, first=place)
+            yield from translator.hypotheses([text], options, first=place)
         except ContextError as error:
             raise ContextError(error.what, where=f"standard input, line {place + 1}", mend=error.mend) from error

@@ -1,12 +1,13 @@
-"""Which examples make up which batch: a pure function of (seed, step), so that resuming replays nothing.
+"""Which examples make up which batch: a pure function of (seed, index), so that resuming replays nothing.
 
-An epoch sorts all examples by length, equal lengths in an order drawn for the epoch, cuts the row into batches by a
-budget of tokens, and shuffles the batches. The sorted lengths are the same in every epoch, so every epoch has the same
-number of batches and a step's place follows by division.
+An epoch ranks all examples by their length with some noise, cuts the row into batches by a budget of tokens, and shuffles
+the batches. Noise and shuffle are drawn from (seed, epoch): like lengths stand together, and no two epochs have the same
+batches.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
@@ -16,6 +17,9 @@ import numpy as np
 from regard.errors import ConfigError
 
 T = TypeVar("T")
+
+# Share of a length by which it may pass for a longer one when examples are ranked.
+NOISE = 0.2
 
 
 class Order:
@@ -34,17 +38,10 @@ class Order:
     def __init__(self, lengths: Sequence[np.ndarray], budget_tokens: int, seed: int) -> None:
         if budget_tokens < 1 or not len(lengths[0]):
             raise ConfigError(f"batches of {budget_tokens} tokens from {len(lengths[0])} examples")
-        self.lengths, self.seed = [np.asarray(side, np.int64) for side in lengths], seed
-        ranked = np.lexsort(self.lengths)
-        totals = np.zeros(len(self.lengths), np.int64)
-        cuts = [0]
-        for place, row in enumerate(np.stack(self.lengths, 1)[ranked]):
-            totals += row
-            if totals.max() > budget_tokens and place > cuts[-1]:
-                cuts.append(place)
-                totals = row.copy()
-        self.cuts = np.array(cuts[1:], np.int64)
-        self.per_epoch = len(cuts)
+        self.lengths, self.budget_tokens, self.seed = np.stack(lengths).astype(np.int64), budget_tokens, seed
+        # Number of the first batch of each epoch that is known so far; epochs differ by a batch or two.
+        self._starts = [0]
+        # The newest epoch's batches are kept: they are asked for one after the other.
         self._epoch = -1
         self._batches: list[np.ndarray] = []
 
@@ -57,14 +54,53 @@ class Order:
         Returns:
             Indices of examples, longest first.
         """
-        epoch, place = divmod(index, self.per_epoch)
+        while self._starts[-1] <= index:
+            epoch = len(self._starts) - 1
+            self._starts.append(self._starts[-1] + len(self.epoch(epoch)))
+        epoch = bisect_right(self._starts, index) - 1
+        return self.epoch(epoch)[index - self._starts[epoch]]
+
+    def epoch(self, epoch: int) -> list[np.ndarray]:
+        """Draw the batches of an epoch.
+
+        Args:
+            epoch: Number of the pass over the data, from 0.
+
+        Returns:
+            Indices of the examples of each batch, in the order in which they are trained on.
+        """
         if epoch != self._epoch:
             draws = np.random.Generator(np.random.Philox(key=[self.seed, epoch]))
-            ranked = np.lexsort([draws.random(len(self.lengths[0])), *self.lengths])
-            batches = np.split(ranked, self.cuts)
-            self._batches = [batches[number][::-1] for number in draws.permutation(len(batches))]
+            target, source = self.lengths[-1], self.lengths[0]
+            noise = draws.random((2, len(target)))
+            # Like targets first, since they decide a decoder's steps; then like sources.
+            ranked = np.argsort(target * (1 + NOISE * noise[0]) + 0.1 * source * (1 + NOISE * noise[1]))
+            batches = np.split(ranked, cuts(self.lengths[:, ranked], self.budget_tokens))
+            longest_first = [batch[np.lexsort([-self.lengths[0, batch], -self.lengths[-1, batch]])] for batch in batches]
+            self._batches = [longest_first[number] for number in draws.permutation(len(batches))]
             self._epoch = epoch
-        return self._batches[place]
+        return self._batches
+
+
+def cuts(lengths_XN: np.ndarray, budget_tokens: int) -> np.ndarray:
+    """Cut a row of examples as late as a budget allows.
+
+    Args:
+        lengths_XN: Tokens of each example, a row for each side.
+        budget_tokens: Tokens of a batch at most, on each side; a longer example is a batch of its own.
+
+    Returns:
+        Where the second, third, … batch begins.
+    """
+    totals_XN = lengths_XN.cumsum(1)
+    found = [0]
+    while True:
+        before_X = totals_XN[:, found[-1] - 1] if found[-1] else np.zeros(len(lengths_XN), np.int64)
+        ends = [np.searchsorted(t, b + budget_tokens, "right") for t, b in zip(totals_XN, before_X, strict=True)]
+        end = max(int(min(ends)), found[-1] + 1)
+        if end >= lengths_XN.shape[1]:
+            return np.array(found[1:], np.int64)
+        found.append(end)
 
 
 def like_lengths(lengths: np.ndarray, budget_tokens: int) -> list[np.ndarray]:
@@ -79,8 +115,8 @@ def like_lengths(lengths: np.ndarray, budget_tokens: int) -> list[np.ndarray]:
     """
     if not len(lengths):
         return []
-    order = Order([lengths], budget_tokens, 0)
-    return [ranked[::-1] for ranked in np.split(np.lexsort([lengths]), order.cuts)][::-1]
+    ranked = np.argsort(-lengths, kind="stable")
+    return np.split(ranked, cuts(lengths[None, ranked].astype(np.int64), budget_tokens))
 
 
 def prefetch(make: Callable[[int], T], start: int, ahead: int) -> Iterator[T]:

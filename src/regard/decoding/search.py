@@ -74,7 +74,9 @@ def decode(
     Returns:
         For each source up to ``n_best`` hypotheses, best first.
     """
-    sources = [_Source(length + options.max_extra_tokens) for length in segments.lengths]
+    room = model.max_target_tokens
+    limits = (length + options.max_extra_tokens for length in segments.lengths)
+    sources = [_Source(limit if room is None else min(limit, room)) for limit in limits]
     if not sources:
         return []
     search = _Search(model, source_M, segments, start_id, end_id, options, places or range(len(sources)), sources)

@@ -42,9 +42,9 @@ def look(
         raise UsageError("an empty text", where="look", mend="give some words")
     if not can_look(translator):
         raise UsageError("this model has no attention to look at", where="look", mend="train one with attention")
-    details = {}
+    details: dict[str, str] = {}
     if target is None:
-        best = translator.translate([text])[0][0]
+        best = translator.hypotheses([text])[0][0]
         target = best.text
         details = {
             "log-probability": f"{best.logprob:.3f}",

@@ -34,6 +34,11 @@ class EncoderDecoder(nn.Module):
 
     config: Any
 
+    @property
+    def max_target_tokens(self) -> int | None:
+        """Most tokens, the end not counted, that an output can have; None where the model sets no limit."""
+        return None
+
     def forward(
         self, source_M: Tensor, source_segments: Segments, target_N: Tensor, target_segments: Segments
     ) -> Tensor:

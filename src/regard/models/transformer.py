@@ -164,6 +164,11 @@ class Transformer(EncoderDecoder):
             self.output.weight = self.target_embed.weight
 
     @property
+    def max_target_tokens(self) -> int | None:
+        """Most tokens of an output: a learned table holds the start token and this many more."""
+        return self.config.max_len - 1 if self.config.positions == "learned" else None
+
+    @property
     def blocks(self) -> list[Block]:
         """The decoder's blocks."""
         return cast(list[Block], list(self.decoder))

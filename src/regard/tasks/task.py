@@ -32,15 +32,12 @@ class Task(Protocol):
     Attributes:
         monitor: Name of the validation metric that decides which checkpoint is best.
         higher_is_better: How to read it.
-        num_batches: Micro-batches of an epoch.
     """
 
     @property
     def monitor(self) -> str: ...
     @property
     def higher_is_better(self) -> bool: ...
-    @property
-    def num_batches(self) -> int: ...
 
     def batch(self, index: int) -> Any:
         """Make micro-batch number ``index`` of the run, a pure function of (seed, index), on the CPU."""

@@ -80,7 +80,6 @@ class TranslateTask:
         self.train = encoded
         lengths = [encoded.source_lengths[self.kept], encoded.target_lengths[self.kept]]
         self.order = Order(lengths, config.batch_tokens, seed)
-        self.num_batches = self.order.per_epoch
         self.dev = tokenizer.encode(corpus.dev)
         dev_kept = self.dev.check(limit, limit, config.data.dev or config.data.train, "drop")
         self.dev_pairs = [corpus.dev[i] for i in dev_kept]
@@ -139,7 +138,7 @@ class TranslateTask:
         sources, targets = sources[::stride], targets[::stride]
         translator = self.translator(model, device)
         options = DecodeOptions(max_extra_tokens=self.config.decoding.max_extra_tokens)
-        outputs = [best[0].text for best in translator.translate(sources, options)]
+        outputs = translator.translate(sources, options)
         return Evaluated(measure(outputs, targets), sources, targets, outputs)
 
     def test(self, model: EncoderDecoder, device: torch.device) -> Evaluated:

@@ -16,7 +16,7 @@ from regard.attention import Segments
 from regard.data import Pair
 from regard.data.batching import like_lengths
 from regard.decoding import DecodeOptions, Hypothesis, decode
-from regard.errors import ConfigError, ContextError
+from regard.errors import ConfigError, ContextError, UsageError
 from regard.metrics.strings import Measure, measure
 from regard.models.interface import EncoderDecoder
 from regard.models.registry import check_bounds, family
@@ -84,10 +84,22 @@ class Translator:
         self.model, self.tokenizer = model.to(self.device).eval(), tokenizer
         self.options, self.max_tokens, self.references = options, max_tokens, references
 
-    def translate(
+    def translate(self, texts: Sequence[str], options: DecodeOptions | None = None) -> list[str]:
+        """Write the other side of each text.
+
+        Args:
+            texts: Inputs; a blank one gives a blank output.
+            options: How outputs are chosen; None as the model was made for.
+
+        Returns:
+            The best output of each.
+        """
+        return [outputs[0].text for outputs in self.hypotheses(texts, options)]
+
+    def hypotheses(
         self, texts: Sequence[str], options: DecodeOptions | None = None, *, batch_tokens: int = 4096, first: int = 0
     ) -> list[list[Translation]]:
-        """Write the other side of each text.
+        """Write the other side of each text, with log-probabilities and the n best.
 
         Args:
             texts: Inputs; a blank one gives a blank output.
@@ -157,7 +169,7 @@ class Translator:
             Scores, inputs and outputs.
         """
         sources, targets = grouped(pairs, self.references if references is None else references)
-        outputs = [best[0].text for best in self.translate(sources, options)]
+        outputs = self.translate(sources, options)
         return Evaluated(measure(outputs, targets), sources, targets, outputs)
 
     def _sources(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -244,7 +256,7 @@ def build_model(model: Mapping[str, Any], tokenizer: PairTokenizer, where: str) 
             raise ConfigError(f"{key} follows from the tokenizer", where=where, mend="leave it out")
     config = settings.build(known.config, {**sizes, **values}, where)
     check_bounds(config, where)
-    model = known.build(config)
-    if not isinstance(model, EncoderDecoder):
+    built = known.build(config)
+    if not isinstance(built, EncoderDecoder):
         raise ConfigError(f"the family {known.name!r} does not read one text and write another", where=where)
-    return model
+    return built

@@ -8,6 +8,8 @@ zero: a number that is not finite may reach the sequences beside its own, as it 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -72,10 +74,10 @@ def run(
     return context_HNK[0].transpose(0, 1)
 
 
-_compiled: list = []
+_compiled: list[Callable[..., Any]] = []
 
 
-def _kernel(on_cuda: bool):
+def _kernel(on_cuda: bool) -> Callable[..., Any]:
     """Compile once a process; the uncompiled form holds all scores and is for tests of the mask functions."""
     if not on_cuda:
         return flex_attention
