@@ -96,7 +96,7 @@ def synced_file(path: Path) -> Generator[Sink, None, None]:
 
 
 @contextmanager
-def written_aside(path: Path) -> Generator[Sink, None, None]:  # noqa: DOC503
+def written_aside(path: Path) -> Generator[Sink, None, None]:
     """Write a file so that, at any moment, the path holds either all of the old bytes or all of the new ones.
 
     Args:
@@ -120,7 +120,7 @@ def written_aside(path: Path) -> Generator[Sink, None, None]:  # noqa: DOC503
         sync_folder(path.parent)
 
 
-def write_aside(path: Path, data: bytes | str) -> None:  # noqa: DOC502
+def write_aside(path: Path, data: bytes | str) -> None:
     """Write a whole file as `written_aside` does.
 
     Args:
@@ -134,7 +134,7 @@ def write_aside(path: Path, data: bytes | str) -> None:  # noqa: DOC502
         sink.write(data.encode() if isinstance(data, str) else data)
 
 
-def sync_folder(folder: Path) -> None:  # noqa: DOC501, DOC503
+def sync_folder(folder: Path) -> None:
     """Make renames in a folder outlast a power cut.
 
     Args:
@@ -150,7 +150,7 @@ def sync_folder(folder: Path) -> None:  # noqa: DOC501, DOC503
         os.close(descriptor)
 
 
-def json_bytes(value: Any) -> bytes:  # noqa: DOC502
+def json_bytes(value: Any) -> bytes:
     """Write a value as one line of JSON that reads back as the same value (tuples as lists).
 
     Args:
@@ -211,7 +211,7 @@ class Source:
         ResourceError: It may not be read.
     """
 
-    def __init__(self, path: Path, *, follow_links: bool) -> None:  # noqa: DOC503
+    def __init__(self, path: Path, *, follow_links: bool) -> None:
         # O_NONBLOCK: a pipe in the file's place must not make us wait for its other end.
         flags = os.O_NONBLOCK | (0 if follow_links else os.O_NOFOLLOW)
         self.path = path
@@ -246,7 +246,7 @@ class Source:
         """
         return CheckpointError(cause, where=str(self.path))
 
-    def fill(self, view: memoryview) -> None:  # noqa: DOC503
+    def fill(self, view: memoryview) -> None:
         """Read as many bytes as there is room for.
 
         Args:
@@ -260,7 +260,7 @@ class Source:
                 raise self.error("ends early")
         self._digest.update(view)
 
-    def json(self, num_bytes: int, *, cap_bytes: int, what: str) -> dict[str, Any]:  # noqa: DOC503
+    def json(self, num_bytes: int, *, cap_bytes: int, what: str) -> dict[str, Any]:
         """Read a JSON object.
 
         Args:

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import yaml
 
-from regard.errors import ConfigError
+from regard.errors import ConfigError, UsageError
 
 T = TypeVar("T")
 
@@ -46,7 +46,10 @@ def build(kind: type[T], values: Mapping[str, Any], where: str) -> T:
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and name not in given:
             raise ConfigError(f"the key {name!r} is missing", where=where)
-    return kind(**given)
+    try:
+        return kind(**given)
+    except UsageError as error:  # what an option would be wrong with, a file is
+        raise ConfigError(error.what, where=where, mend=error.mend) from error
 
 
 def nearest(key: str, known: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
 """Runs `regard` many times a second: imports it once, forks a process for each command.
 
-A job comes as a line of JSON on standard input, its exit code goes out as a line. The command's own standard streams are
-files. So each command is a process of its own, with its own user and limits, that did not wait for torch.
+A job comes as a line of JSON on standard input, its exit code goes out as a line. The command's own standard streams
+are files. So each command is a process of its own, with its own user and limits, that did not wait for torch.
 """
 
 import json
@@ -14,8 +14,22 @@ import regard.api
 from regard.cli import data, doctor, evaluate, look, score, sizes, train, translate
 from regard.cli.main import main
 from regard.models.registry import families
+from regard.training import recipe
 
-LOADED = (regard.api, data, doctor, evaluate, look, score, sizes, train, translate, families())
+# Another user may have no way to the modules that are imported late.
+LOADED = (
+    recipe.read("translate"),
+    regard.api,
+    data,
+    doctor,
+    evaluate,
+    look,
+    score,
+    sizes,
+    train,
+    translate,
+    families(),
+)
 
 
 def run(job: dict) -> None:
@@ -32,7 +46,11 @@ def run(job: dict) -> None:
         os.setgroups([])
         os.setgid(job["user"])
         os.setuid(job["user"])
-    main(job["args"])
+    try:
+        main(job["args"])
+    except SystemExit as done:
+        sys.stdout.flush()
+        os._exit(done.code)  # what torch does at its end takes longer than most commands
 
 
 if __name__ == "__main__":

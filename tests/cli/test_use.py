@@ -6,6 +6,7 @@ import re
 import resource
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from regard.data import read_pairs
 from regard.tasks.translator import Translator
 
 RunCli = Callable[..., subprocess.CompletedProcess[str]]
+# Pipes as Python has them where nobody asked for more.
+BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
 
 
 def test_train_prints_the_score_the_baselines_and_the_report(trained: Trained) -> None:
@@ -68,6 +71,7 @@ def test_a_transformer_has_one_tokenizer(trained_transformer: Trained) -> None:
     assert {path.name for path in (trained_transformer.out / "model").iterdir()} == names
 
 
+@pytest.mark.slow
 def test_the_same_command_again_harms_nothing(trained: Trained, cli: Cli) -> None:
     before = snapshot(trained.out)
     done = cli(trained.args)
@@ -80,6 +84,7 @@ def test_the_same_command_again_harms_nothing(trained: Trained, cli: Cli) -> Non
     assert before.keys() <= after.keys()
 
 
+@pytest.mark.slow
 def test_a_command_that_was_wrong_can_be_mended_in_the_same_folder(pairs: Path, tmp_path: Path, cli: Cli) -> None:
     args = ["train", "translate", "--data", pairs, "--out", tmp_path / "run", "--quiet"]
     few = settings(*SETTINGS, "training.max_steps=1", "tokenizer.vocab_size=300", "model.embed_dim=16")
@@ -130,6 +135,8 @@ def test_translate_answers_line_by_line_in_order(translator: Translator, trained
     assert best[0] == "d c b a"
     assert done.stdout == f"{best[0]}\n\n\n{best[1]}\n{best[2]}\n"
     assert done.stderr == ""
+    ends = [cli(["translate", trained.out, "--json"], stdin=f"fed{end}").stdout for end in ("", "\n", "\r\n")]
+    assert ends[0] == ends[1] == ends[2]  # to the last digit of the log-probability
 
 
 def test_translate_of_nothing_is_nothing(trained: Trained, cli: Cli) -> None:
@@ -143,7 +150,9 @@ def test_translate_by_the_installed_command(trained: Trained, run_cli: RunCli) -
 
 
 def test_translate_json_and_n_best(translator: Translator, trained: Trained, cli: Cli) -> None:
-    one = [json.loads(line) for line in cli(["translate", trained.out, "--json"], stdin="abcd\n\nfed").stdout.splitlines()]
+    one = [
+        json.loads(line) for line in cli(["translate", trained.out, "--json"], stdin="abcd\n\nfed").stdout.splitlines()
+    ]
     assert [row["text"] for row in one] == ["d c b a", "", "d e f"]
     assert one[0].keys() == {"text", "logprob", "tokens", "ended"}
     assert one[0]["logprob"] == pytest.approx(translator.hypotheses(["abcd"])[0][0].logprob, abs=1e-4)
@@ -177,7 +186,12 @@ def test_lines_before_a_bad_one_are_answered(trained: Trained, cli: Cli) -> None
 def test_translate_into_head_is_quiet(trained: Trained) -> None:
     script = 'yes abcd | head -2000 | "$0" translate "$1" --beam 1 --batch 16 | head -1; echo "${PIPESTATUS[2]}"'
     done = subprocess.run(
-        ["bash", "-c", script, COMMAND, trained.out], capture_output=True, text=True, timeout=60, check=True
+        ["bash", "-c", script, COMMAND, trained.out],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env=BUFFERED,
     )
     assert done.stdout == "d c b a\n0\n"
     assert done.stderr == ""
@@ -185,7 +199,10 @@ def test_translate_into_head_is_quiet(trained: Trained) -> None:
 
 def test_translate_answers_a_line_before_the_next_is_written(trained: Trained) -> None:
     command = [COMMAND, "translate", str(trained.out), "--batch", "1"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as process:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, env=BUFFERED, text=True, bufsize=1) as process:
+        timer = threading.Timer(30, process.kill)  # an answer that does not come must not hang the tests
+        timer.start()
         assert process.stdin is not None
         assert process.stdout is not None
         for text, answer in (("abcd", "d c b a\n"), ("", "\n"), ("fed", "d e f\n")):
@@ -193,6 +210,7 @@ def test_translate_answers_a_line_before_the_next_is_written(trained: Trained) -
             assert process.stdout.readline() == answer
         process.stdin.close()
         assert process.wait(10) == 0
+        timer.cancel()
 
 
 def test_score_equals_python(translator: Translator, trained: Trained, test_file: Path, cli: Cli) -> None:
@@ -214,7 +232,8 @@ def test_look_writes_a_page_and_numbers(which: str, request: pytest.FixtureReque
     assert "abcd" in page
     # Nothing is loaded from anywhere; the name of the SVG namespace alone is no reference.
     assert not re.search(r"https?://", page.replace("http://www.w3.org/2000/svg", ""))
-    assert not re.search(r"<(?:link |iframe|img|object|embed)|@import|url\((?!#)|<script[^>]*\bsrc=", page)
+    page = page.replace('<link rel="icon" href="data:', "")
+    assert not re.search(r"<(?:link |iframe|img|object|embed)|@import|url\((?!data:)|<script[^>]*\bsrc=", page)
     done = cli(["look", model, "abcd", "--target", "d c", "-o", "maps.json"])
     assert done.returncode == 0, done.stderr
     maps = json.loads((tmp_path / "maps.json").read_text())
@@ -273,6 +292,7 @@ def test_every_verb_has_help_with_an_example(verb: str, cli: Cli) -> None:
     assert f"Example: regard {verb}" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", [(), ("train",), ("data", "list")])
 def test_help_waits_for_nothing(verb: tuple[str, ...]) -> None:
     seconds = []
@@ -303,6 +323,7 @@ def test_no_color(run_cli: RunCli) -> None:
     assert "\x1b" not in run_cli(["--help"]).stdout
 
 
+@pytest.mark.slow
 def test_python_api(pairs: Path, trained: Trained, tmp_path: Path, translator: Translator) -> None:
     values = {"training.max_steps": 2, "tokenizer.vocab_size": 300, "model.embed_dim": 16, "model.num_heads": 2}
     few = {"evaluation.monitor": "loss", "decoding.beam": 1, "decoding.max_extra_tokens": 0}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from regard.attention import Segments
 from regard.decoding import DecodeOptions, Hypothesis, decode
-from regard.errors import UsageError
+from regard.errors import NumericError, UsageError
 from regard.models.rnn import RNN, RNNConfig
 from regard.models.transformer import Transformer, TransformerConfig
 
@@ -253,6 +253,8 @@ class ChainState:
 class Chain:
     """A decoder of one line: what comes next depends on the last token alone."""
 
+    max_target_tokens = None
+
     def __init__(self, probabilities: list[list[float]]) -> None:
         self.logits_VV = torch.tensor(probabilities, dtype=torch.float64).log()
 
@@ -398,3 +400,26 @@ def test_options_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(UsageError, match="sampling with beam 2"):
         DecodeOptions(beam=2, sample=True)
     assert dataclasses.replace(DecodeOptions(beam=1024, n_best=1024), beam=1024).beam == 1024
+
+
+@pytest.mark.parametrize("options", [DecodeOptions(), DecodeOptions(beam=3), DecodeOptions(sample=True)])
+def test_scores_that_are_no_numbers_are_told(options: DecodeOptions) -> None:
+    model = model_of("rnn", 5, 0)
+    damaged = RNN(model.config).double().eval()
+    damaged.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        damaged.output.bias[2] = math.nan
+    with pytest.raises(NumericError, match="not numbers"):
+        run(damaged, random_sources(2, 0), options)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_a_table_of_positions_limits_outputs(beam: int) -> None:
+    config = TransformerConfig(SOURCE_VOCAB, 5, 8, 12, 2, 0, 1, 1, share="none", positions="learned", max_len=9)
+    torch.manual_seed(0)
+    model = Transformer(config).double().eval()
+    with torch.no_grad():
+        model.output.bias[END] = -1e3
+    ((best, *_),) = run(model, [[2] * 8], DecodeOptions(beam=beam, max_extra_tokens=50))
+    assert len(best.tokens) == 8  # the start token takes the ninth place
+    assert not best.ended

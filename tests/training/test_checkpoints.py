@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import CheckpointError, NumericError, ResourceError
-from regard.training.checkpoints import Checkpoint, Store, fit, gather, read_tensors, write_tensors
 from regard.files import json_bytes, sha256, sync_folder, write_aside, writing, written_aside
+from regard.training.checkpoints import Checkpoint, Store, fit, gather, read_tensors, write_tensors
 
 FILES = ["model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"]
 

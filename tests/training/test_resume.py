@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from safetensors import safe_open
+
 from regard.training.checkpoints import Store
 
 KILLS = 20

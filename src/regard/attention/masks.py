@@ -11,6 +11,7 @@ stands at key position i + S − T, so that one new query sees all of a cache.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -44,9 +45,10 @@ class Grid:
         return self.query + self.shift - self.key
 
 
-class Mask:
+class Mask(ABC):
     """Base of all masks."""
 
+    @abstractmethod
     def allow(self, at: Grid) -> Tensor:
         """Say which scores count.
 
@@ -56,7 +58,6 @@ class Mask:
         Returns:
             bool, True = may attend, broadcastable to (B, H, T, S).
         """
-        raise NotImplementedError  # abstract: every mask below defines it
 
     def window(self) -> tuple[int, int] | None:
         """Describe the mask as a band, for kernels that know bands only.
@@ -78,6 +79,7 @@ class Mask:
         Raises:
             UsageError: It is too small, or made for another batch.
         """
+        return  # a mask without tensors of its own covers every batch
 
     def __and__(self, other: Mask) -> Mask:
         """Allow what both allow."""

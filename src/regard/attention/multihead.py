@@ -52,7 +52,9 @@ class MultiHeadAttention(Site):
         super().__init__()
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         if head_dim is None and embed_dim % num_heads:
-            raise UsageError(f"width {embed_dim} does not divide into {num_heads} heads", mend="change one of them, or give head_dim")
+            raise UsageError(
+                f"width {embed_dim} does not divide into {num_heads} heads", mend="change one of them, or give head_dim"
+            )
         if num_heads % num_kv_heads:
             raise UsageError(f"{num_heads} query heads cannot share {num_kv_heads} key-value heads")
         self.num_heads, self.num_kv_heads = num_heads, num_kv_heads

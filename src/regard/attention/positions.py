@@ -7,6 +7,7 @@ Attention itself is permutation equivariant; all knowledge of order comes from h
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from typing import Literal
 
 import torch
@@ -143,9 +144,10 @@ def rotate(
     return rotated.to(x_NHK.dtype)
 
 
-class Bias(nn.Module):
+class Bias(nn.Module, ABC):
     """Base of floats added to scores: a function of where the score stands."""
 
+    @abstractmethod
     def forward(self, at: Grid) -> Tensor:
         """Give the bias.
 
@@ -155,7 +157,6 @@ class Bias(nn.Module):
         Returns:
             Floats, broadcastable to (B, H, T, S).
         """
-        raise NotImplementedError  # abstract: every bias below defines it
 
     def check(self, sequences: int, heads: int, queries: int, keys: int) -> None:
         """Refuse a batch that the bias does not cover, which would be read wrongly rather than fail.

@@ -15,6 +15,7 @@ the reference backend.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +24,10 @@ from regard.attention.masks import Grid
 from regard.attention.positions import sinusoidal
 
 
-class Score(nn.Module):
+class Score(nn.Module, ABC):
     """Base of all similarity functions: scores_BHTS from q_BTHK and k_BSHK."""
 
+    @abstractmethod
     def forward(self, q_BTHK: Tensor, k_BSHK: Tensor, at: Grid) -> Tensor:
         """Compare every query with every key.
 
@@ -37,7 +39,6 @@ class Score(nn.Module):
         Returns:
             scores_BHTS.
         """
-        raise NotImplementedError  # abstract: every score below defines it
 
 
 class DotScore(Score):

@@ -1,4 +1,4 @@
-"""regard data"""
+"""The verb ``regard data``."""
 
 from __future__ import annotations
 

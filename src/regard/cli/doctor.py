@@ -1,4 +1,4 @@
-"""regard doctor"""
+"""The verb ``regard doctor``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""regard evaluate"""
+"""The verb ``regard evaluate``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from regard.cli.options import Device, Json, Model, Source, Target, check_model_
 def evaluate(
     model: Model,
     *,
-    data: Annotated[str, Parameter(help="Pairs with the right answers; - reads TSV from standard input.", allow_leading_hyphen=True)],
+    data: Annotated[
+        str, Parameter(help="Pairs with the right answers; - reads TSV from standard input.", allow_leading_hyphen=True)
+    ],
     source: Source = None,
     target: Target = None,
     beam: Annotated[int | None, Parameter(help="Hypotheses kept; 1 is greedy.")] = None,

@@ -1,4 +1,4 @@
-"""regard look"""
+"""The verb ``regard look``."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ def look(
             f"cannot write {out.suffix or 'a file without an ending'}", where=str(out), mend="give .html or .json"
         )
     check_text(text, "text")
+    if target:
+        check_text(target, "target")
     from regard.looking.seq2seq import look as maps_of
     from regard.tasks import folder
     from regard.training import hardware

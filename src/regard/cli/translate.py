@@ -1,10 +1,10 @@
-"""regard translate"""
+"""The verb ``regard translate``."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -28,7 +28,10 @@ def translate(
     top_k: Annotated[int | None, Parameter(help="Draw among the k most probable.")] = None,
     top_p: Annotated[float | None, Parameter(help="Draw among the most probable that reach this probability.")] = None,
     seed: Annotated[int | None, Parameter(help="Of the draws.")] = None,
-    batch: Annotated[int, Parameter(help="Lines translated together; 1 answers each line at once.")] = 256,
+    batch: Annotated[
+        int | None,
+        Parameter(help="Lines translated together; 1 answers each at once, as on a terminal. [default: 256]"),
+    ] = None,
     json: Json = False,
     device: Device = "auto",
 ) -> None:
@@ -36,6 +39,7 @@ def translate(
 
     Example: cat x.de | regard translate runs/mine > y.en
     """
+    batch = (1 if sys.stdin.isatty() else 256) if batch is None else batch
     if batch < 1:
         raise UsageError(f"--batch is {batch}", mend="give at least 1")
     from regard.tasks import folder
@@ -62,7 +66,8 @@ def translate(
         for outputs in _answers(translator, waiting, options, done):
             if json:
                 best = outputs[0]
-                shown = {"text": best.text, "logprob": best.logprob, "tokens": best.tokens, "ended": best.ended}
+                shown: dict[str, Any] = {"text": best.text, "logprob": best.logprob}
+                shown |= {"tokens": best.tokens, "ended": best.ended}
                 if options.n_best > 1:
                     shown["n_best"] = [{"text": o.text, "logprob": o.logprob, "score": o.score} for o in outputs]
                 write_json(shown)

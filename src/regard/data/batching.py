@@ -1,8 +1,8 @@
 """Which examples make up which batch: a pure function of (seed, index), so that resuming replays nothing.
 
-An epoch ranks all examples by their length with some noise, cuts the row into batches by a budget of tokens, and shuffles
-the batches. Noise and shuffle are drawn from (seed, epoch): like lengths stand together, and no two epochs have the same
-batches.
+An epoch ranks all examples by their length with some noise, cuts the row into batches by a budget of tokens, and
+shuffles the batches. Noise and shuffle are drawn from (seed, epoch): like lengths stand together, and no two epochs have
+the same batches.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ class Order:
             # Like targets first, since they decide a decoder's steps; then like sources.
             ranked = np.argsort(target * (1 + NOISE * noise[0]) + 0.1 * source * (1 + NOISE * noise[1]))
             batches = np.split(ranked, cuts(self.lengths[:, ranked], self.budget_tokens))
-            longest_first = [batch[np.lexsort([-self.lengths[0, batch], -self.lengths[-1, batch]])] for batch in batches]
+            longest_first = [
+                batch[np.lexsort([-self.lengths[0, batch], -self.lengths[-1, batch]])] for batch in batches
+            ]
             self._batches = [longest_first[number] for number in draws.permutation(len(batches))]
             self._epoch = epoch
         return self._batches

@@ -133,7 +133,7 @@ ENTRIES: dict[str, Entry] = {
 }
 
 
-def get(name: str, out: Path | None = None, *, seed: int = 0) -> Path:  # noqa: DOC503
+def get(name: str, out: Path | None = None, *, seed: int = 0) -> Path:
     """Fetch, clean, split and write one data set; a folder that is already as it would be is returned at once.
 
     Args:

@@ -108,7 +108,7 @@ _SENTENCE_WORDS = 3
 _REPAIRS = {"\x92": "'", "\x96": "–", "\\u2019": "'", "’": "'", "\u00b4": "'"}
 
 
-def read_sentences(path: Path) -> Corpus:  # noqa: DOC502
+def read_sentences(path: Path) -> Corpus:
     """Read the everyday sentences of the German–English dictionary.
 
     An entry counts as a sentence when, after cleaning, both sides start with an upper-case letter, end with a full
@@ -135,7 +135,7 @@ def read_sentences(path: Path) -> Corpus:  # noqa: DOC502
     return _linked(kept, notes)
 
 
-def read_phrases(path: Path) -> Corpus:  # noqa: DOC502
+def read_phrases(path: Path) -> Corpus:
     """Read the words and phrases of the German–English dictionary: all that is no sentence.
 
     Placeholders (jdm., etw., sb., sth.) stay: they are how a dictionary writes a verb's objects. Entries with

@@ -25,7 +25,7 @@ class Pair:
     line: int
 
 
-def make_pair(source: str, target: str, line: int, *, where: str, text_cap_bytes: int) -> Pair:  # noqa: DOC503
+def make_pair(source: str, target: str, line: int, *, where: str, text_cap_bytes: int) -> Pair:
     """Check both sides and join them.
 
     Args:
@@ -49,7 +49,7 @@ def make_pair(source: str, target: str, line: int, *, where: str, text_cap_bytes
     return Pair(source, target, line)
 
 
-def check_text(text: str, *, where: str, text_cap_bytes: int) -> None:  # noqa: DOC503
+def check_text(text: str, *, where: str, text_cap_bytes: int) -> None:
     """Refuse text that UTF-8 cannot carry, that holds NUL, or that is too long.
 
     Args:

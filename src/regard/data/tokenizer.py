@@ -27,7 +27,7 @@ import numpy as np
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
-from regard.errors import ConfigError, DataError, FormatError
+from regard.errors import ConfigError, DataError, FormatError, ResourceError
 
 Kind = Literal["byte-bpe", "bpe", "wordpiece", "unigram", "characters", "whitespace"]
 
@@ -156,6 +156,8 @@ class Tokenizer:
         """
         try:
             inner = tokenizers.Tokenizer.from_str(path.read_text("utf-8"))
+        except PermissionError as error:
+            raise ResourceError("cannot be read: permission denied", where=str(path)) from error
         except Exception as error:  # the library raises bare Exception
             raise FormatError(f"not a tokenizer: {str(error)[:200]!a}", where=str(path)) from error
         try:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from regard.attention import Segments
 from regard.decoding.options import DecodeOptions
+from regard.errors import NumericError
 from regard.models.interface import EncoderDecoder
 
 
@@ -73,6 +74,9 @@ def decode(
 
     Returns:
         For each source up to ``n_best`` hypotheses, best first.
+
+    Raises:
+        NumericError: The model gives scores that are not numbers.
     """
     room = model.max_target_tokens
     limits = (length + options.max_extra_tokens for length in segments.lengths)
@@ -117,6 +121,8 @@ class _Search:
         # In float64, so that adding up hundreds of steps rounds the same in any batch.
         logp_RV = logits_RV.double().log_softmax(-1)
         token_BC, beam_BC, logprob_BC = self._draw(logp_RV) if self.options.sample else self._best(logp_RV)
+        if np.isnan(logprob_BC).any():
+            raise NumericError("the model's scores are not numbers", where="decoding", mend="its weights are damaged")
         beam, length = self.options.beam, self.tokens_BKT.shape[2]
         kept_B: list[int] = []
         tokens_BK: list[list[int]] = []

@@ -101,9 +101,9 @@ class Recurrent(nn.Module):
 
 
 def time_major(segments: Segments) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Find the order in which recurrent kernels read a batch: all first tokens, then all second ones, …
+    """Find the order in which recurrent kernels read a batch: all first tokens, then all second ones.
 
-    Within each time the longest sequences stand first.
+    Of the tokens at one time, those of the longest sequences stand first.
 
     Args:
         segments: The sequences, each of at least one token.

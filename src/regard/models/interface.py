@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, Protocol, Self
 
 from torch import Tensor, nn
@@ -25,7 +26,7 @@ class DecoderState(Protocol):
         ...
 
 
-class EncoderDecoder(nn.Module):
+class EncoderDecoder(nn.Module, ABC):
     """Base of the encoder–decoder families.
 
     Attributes:
@@ -39,6 +40,7 @@ class EncoderDecoder(nn.Module):
         """Most tokens, the end not counted, that an output can have; None where the model sets no limit."""
         return None
 
+    @abstractmethod
     def forward(
         self, source_M: Tensor, source_segments: Segments, target_N: Tensor, target_segments: Segments
     ) -> Tensor:
@@ -53,8 +55,8 @@ class EncoderDecoder(nn.Module):
         Returns:
             hidden_ND; :meth:`head` turns it into scores of tokens.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def head(self, hidden_ND: Tensor) -> Tensor:
         """Score every token of the vocabulary.
 
@@ -64,8 +66,8 @@ class EncoderDecoder(nn.Module):
         Returns:
             logits_NV.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def start(self, source_M: Tensor, segments: Segments, beams: int) -> Any:
         """Encode sources and get ready to decode.
 
@@ -77,8 +79,8 @@ class EncoderDecoder(nn.Module):
         Returns:
             The state before the first token, a :class:`DecoderState`.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def step(self, tokens_R: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Read one token a row.
 
@@ -89,4 +91,3 @@ class EncoderDecoder(nn.Module):
         Returns:
             logits_RV of the next token, and the new state.
         """
-        raise NotImplementedError

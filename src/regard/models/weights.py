@@ -31,7 +31,7 @@ _MAX_DIMS = 64
 # --------------------------------------------------------------------------------------------------------------- files
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:  # noqa: DOC502
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
     """Write a safetensors file, whole or not at all.
 
     Args:
@@ -76,7 +76,7 @@ def put_tensors(sink: Sink, tensors: Mapping[str, Tensor], metadata: Mapping[str
         sink.write(_bytes_of(tensor.detach().cpu().contiguous()))
 
 
-def read_tensors(path: Path, *, cap_bytes: int | None = None) -> dict[str, Tensor]:  # noqa: DOC503
+def read_tensors(path: Path, *, cap_bytes: int | None = None) -> dict[str, Tensor]:
     """Read a safetensors file from anywhere. All that its header claims is checked before memory is taken.
 
     Args:
@@ -96,7 +96,7 @@ def read_tensors(path: Path, *, cap_bytes: int | None = None) -> dict[str, Tenso
         return take_tensors(source)
 
 
-def take_tensors(source: Source) -> dict[str, Tensor]:  # noqa: DOC503
+def take_tensors(source: Source) -> dict[str, Tensor]:
     """Read the content of a safetensors file.
 
     Args:
@@ -181,7 +181,7 @@ def _short(value: object) -> str:
 # ------------------------------------------------------------------------------------------------------------- modules
 
 
-def gather(module: nn.Module) -> dict[str, Tensor]:  # noqa: DOC502
+def gather(module: nn.Module) -> dict[str, Tensor]:
     """Copy a module's weights, for `fit` to put back.
 
     Args:

@@ -69,6 +69,9 @@ def read_corpus(config: PairData, seed: int) -> Corpus:
 
     Returns:
         The three parts.
+
+    Raises:
+        DataError: A file is bad, or a part is empty.
     """
     notes = []
     if config.train.startswith("catalogue:"):

@@ -20,7 +20,7 @@ from regard import settings
 from regard.data.tokenizer import Tokenizer
 from regard.decoding import DecodeOptions
 from regard.errors import CheckpointError, ConfigError, DataError, FormatError, UsageError
-from regard.files import json_bytes, write_aside
+from regard.files import json_bytes, reading, write_aside
 from regard.models.interface import EncoderDecoder
 from regard.models.registry import check_bounds, families, family
 from regard.models.weights import fit, gather, read_tensors, write_tensors
@@ -138,12 +138,15 @@ def load(path: str | Path, device: torch.device | None = None) -> Translator:
         CheckpointError: Weights and config do not fit.
     """
     folder = Path(path)
-    if (folder / "model" / "config.json").exists():
-        folder = folder / "model"
-    elif (folder / "config.yaml").exists() and (folder / "checkpoints").exists():
-        raise DataError("this run has not finished", where=str(path), mend="train it to its end with the same command")
-    if not (folder / "config.json").is_file():
-        raise DataError("no model here (no config.json)", where=str(path), mend="give a folder that regard train made")
+    with reading(folder):
+        if (folder / "model" / "config.json").exists():
+            folder = folder / "model"
+        elif (folder / "config.yaml").exists() and (folder / "checkpoints").exists():
+            mend = "train it to its end with the same command"
+            raise DataError("this run has not finished", where=str(path), mend=mend)
+        if not (folder / "config.json").is_file():
+            mend = "give a folder that regard train made"
+            raise DataError("no model here (no config.json)", where=str(path), mend=mend)
     values = _read_json(folder / "config.json")
     if values.get("model_type") != "regard":
         raise FormatError(
@@ -153,6 +156,8 @@ def load(path: str | Path, device: torch.device | None = None) -> Translator:
     if config.format != FORMAT:
         mend = "use the version of regard that wrote it"
         raise FormatError(f"format {config.format}; this version reads {FORMAT}", where=str(folder), mend=mend)
+    if config.max_tokens < 1:
+        raise ConfigError(f"max_tokens is {config.max_tokens}", where=str(folder / "config.json"))
     tokenizer = load_tokenizers(folder)
     if tokenizer is None:
         raise DataError("the tokenizer is missing", where=str(folder))
@@ -185,7 +190,7 @@ def count_parameters(build: Callable[[Any], nn.Module], config: Any) -> int:
 
 
 class _NoDraws(TorchFunctionMode):
-    """Leaves out the drawing of weights: without memory there is nothing to draw, yet torch loads its compiler for it."""
+    """Leaves out the drawing of weights: where there is no memory, torch would load its compiler to draw nothing."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Give the tensor back as it is where weights would be drawn."""
@@ -200,8 +205,8 @@ def _build_like(build: Any, config: Any, tensors: Mapping[str, Tensor], folder: 
     where = str(folder / "model.safetensors")
     try:
         wanted = count_parameters(build, config)
-    except UsageError as error:  # settings that do not go together
-        raise ConfigError(error.what, where=str(folder / "config.json"), mend=error.mend) from error
+    except (UsageError, ConfigError) as error:  # settings that do not go together
+        raise ConfigError(error.what, where=error.where or str(folder / "config.json"), mend=error.mend) from error
     held = sum(t.numel() for t in tensors.values())
     if wanted > 2 * held + 1_000_000:
         raise CheckpointError(f"the config describes {wanted:,} parameters, the file holds {held:,}", where=where)

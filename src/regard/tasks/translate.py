@@ -10,6 +10,7 @@ import torch
 
 from regard.data.batching import Order, like_lengths
 from regard.decoding import DecodeOptions
+from regard.errors import ConfigError
 from regard.metrics.strings import Measure, measure
 from regard.models.interface import EncoderDecoder
 from regard.tasks.baselines import Lexicon, copy_source
@@ -58,6 +59,23 @@ class TranslateConfig:
     label_smoothing: float = 0.1
     decoding: DecodeOptions = field(default_factory=lambda: DecodeOptions(beam=4))
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range.
+
+        Raises:
+            ConfigError: A number is out of its range.
+        """
+        counts = {
+            "batch_tokens": self.batch_tokens,
+            "data.max_tokens": self.data.max_tokens,
+            "evaluation.max_dev": self.evaluation.max_dev,
+        }
+        for name, value in counts.items():
+            if value < 1:
+                raise ConfigError(f"{name} is {value}", mend="give at least 1")
+        if not 0 <= self.label_smoothing < 1:
+            raise ConfigError(f"label_smoothing is {self.label_smoothing}", mend="give a number in [0, 1)")
 
 
 class TranslateTask:
@@ -125,7 +143,8 @@ class TranslateTask:
                 total += float(self.loss(model, batch, device).report)
                 count += self.count(batch)
         scores = {"loss": total / count}
-        if self.monitor != "loss":
+        # From a loss that is not finite nothing can be decoded; the trainer refuses it.
+        if self.monitor != "loss" and np.isfinite(scores["loss"]):
             with evaluating(model):
                 evaluated = self._evaluate_dev(model, device)
             scores |= {name: one.value for name, one in evaluated.measures.items()}

@@ -247,6 +247,9 @@ def build_model(model: Mapping[str, Any], tokenizer: PairTokenizer, where: str) 
 
     Returns:
         The model, with fresh weights.
+
+    Raises:
+        ConfigError: The family is unknown or of another kind, or a setting is wrong.
     """
     known = family(str(model.get("family", "transformer")))
     values = {key: value for key, value in model.items() if key != "family"}
@@ -256,7 +259,10 @@ def build_model(model: Mapping[str, Any], tokenizer: PairTokenizer, where: str) 
             raise ConfigError(f"{key} follows from the tokenizer", where=where, mend="leave it out")
     config = settings.build(known.config, {**sizes, **values}, where)
     check_bounds(config, where)
-    built = known.build(config)
+    try:
+        built = known.build(config)
+    except (UsageError, ConfigError) as error:  # settings that do not go together
+        raise ConfigError(error.what, where=error.where or where, mend=error.mend) from error
     if not isinstance(built, EncoderDecoder):
         raise ConfigError(f"the family {known.name!r} does not read one text and write another", where=where)
     return built

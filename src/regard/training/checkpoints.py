@@ -78,7 +78,7 @@ class Store:
         self.folder = folder
         self.damaged: list[str] = []
 
-    def save(  # noqa: DOC503
+    def save(
         self, step: int, model: Mapping[str, Tensor], optimizer: Mapping[str, Tensor], state: Mapping[str, Any]
     ) -> Path:
         """Write a checkpoint; one of the same step is replaced.
@@ -139,7 +139,7 @@ class Store:
                 self.damaged.append(str(error))
         return None
 
-    def load(self, step: int) -> Checkpoint:  # noqa: DOC502
+    def load(self, step: int) -> Checkpoint:
         """Read a checkpoint and verify all of it.
 
         Args:
@@ -160,7 +160,7 @@ class Store:
             model = take_tensors(source)
         return Checkpoint(step, model, optimizer, state)
 
-    def load_model(self, step: int) -> dict[str, Tensor]:  # noqa: DOC502
+    def load_model(self, step: int) -> dict[str, Tensor]:
         """Read and verify a checkpoint's weights alone.
 
         Args:
@@ -176,7 +176,7 @@ class Store:
         with _verified(folder / _MODEL, records) as source:
             return take_tensors(source)
 
-    def keep(self, steps: Collection[int]) -> None:  # noqa: DOC502
+    def keep(self, steps: Collection[int]) -> None:
         """Remove all other checkpoints, and what killed processes left behind.
 
         Args:

@@ -14,7 +14,8 @@ class TrainingConfig:
 
     Attributes:
         max_steps: Steps of the whole run; the end of the cosine and linear schedules.
-        max_seconds: Seconds of training, validation included, after which it ends; 0 for no limit.
+        max_seconds: Seconds of training, validation included, after which it ends; 0 for no limit. Falling schedules then
+            follow the clock where it is ahead of the steps.
         accumulate: Micro-batches of a step; the loss is the mean over all their tokens.
         optimizer: ``adam``, or ``adamw`` with decoupled weight decay.
         learning_rate: The schedule's peak.

@@ -153,7 +153,7 @@ class Trainer:
         """One optimizer step over the micro-batches; nothing is changed where a number is not finite."""
         config, standing = self.config, self.standing
         first = standing.step * config.accumulate
-        rate = config.learning_rate * schedules.factor(standing.step + 1, config)
+        rate = config.learning_rate * schedules.factor(standing.step + 1, standing.seconds, config)
         count = sum(self.task.count(batch) for batch in batches)
         self.model.train()
         nll = torch.zeros((), dtype=torch.float64)
@@ -195,6 +195,13 @@ class Trainer:
         self.progress.validating()
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bf16"):
             scores = dict(self.task.validate(self.model, self.device))
+        if not math.isfinite(scores["loss"]):
+            self._flush()
+            raise NumericError(
+                f"the development loss is {scores['loss']} after step {standing.step}",
+                where=str(self.log_path.parent),
+                mend="checkpoints from before are sound; lower the learning rate",
+            )
         # Equal metrics, as early in training, are told apart by the loss.
         rank = [scores[self.task.monitor] * (1 if self.task.higher_is_better else -1), -scores["loss"]]
         better = standing.best is None or rank > standing.best

@@ -74,12 +74,16 @@ def read(name: str) -> dict[str, Any]:
 
     Raises:
         UsageError: There is no such recipe.
+        ConfigError: It is not YAML, or not a mapping.
     """
     if name.endswith((".yaml", ".yml")):
         path = Path(name)
         if not path.is_file():
             raise UsageError("no such recipe file", where=name)
-        return settings.read_yaml(path.read_text("utf-8"), name)
+        try:
+            return settings.read_yaml(path.read_text("utf-8"), name)
+        except UnicodeDecodeError as error:
+            raise ConfigError("not UTF-8", where=name, mend="save the file as UTF-8") from error
     if name not in names():
         close = difflib.get_close_matches(name, names(), 1)
         mend = f"did you mean {close[0]}?" if close else f"choose from {', '.join(names())}, or give a .yaml file"

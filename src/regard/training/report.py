@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from regard.looking import ByLength, Curve, Report, Sample, Score, report_page
+from regard.errors import ContextError
+from regard.looking import ByLength, Curve, Maps, Report, Sample, Score, report_page
 from regard.looking.seq2seq import can_look, look
 from regard.metrics.strings import Measure, measure
 from regard.tasks.translator import Evaluated, Translator
@@ -75,7 +78,7 @@ def page(
     """
     first = recipe.settings.evaluation.monitor
     order = sorted(evaluated.measures, key=lambda name: name != first)
-    maps = [look(translator, source) for source in evaluated.sources[:NUM_MAPS]] if can_look(translator) else []
+    maps = _maps(translator, evaluated.sources[:NUM_MAPS])
     data = {"size": facts.counts, **{f"note {i}": note for i, note in enumerate(facts.data_notes, 1)}}
     how = f"The final model is the mean of the weights after steps {', '.join(map(str, averaged))}."
     return report_page(
@@ -99,6 +102,15 @@ def page(
             data=data,
         )
     )
+
+
+def _maps(translator: Translator, sources: Sequence[str]) -> list[Maps]:
+    """Look at some inputs; an output that a poor model wrote beyond the context cannot be read again: left out."""
+    found = []
+    for source in sources if can_look(translator) else []:
+        with suppress(ContextError):
+            found.append(look(translator, source))
+    return found
 
 
 def _score(one: Measure, system: str) -> Score:

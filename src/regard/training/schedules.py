@@ -7,19 +7,23 @@ import math
 from regard.training.config import TrainingConfig
 
 
-def factor(step: int, config: TrainingConfig) -> float:
+def factor(step: int, seconds: float, config: TrainingConfig) -> float:
     """Compute the share of the peak learning rate that a step has.
 
     All warm up linearly: step / warmup. Then
 
     - ``inverse-sqrt``: √(warmup / step). With the peak (D · warmup)^−0.5 this is the paper's
       D^−0.5 · min(step^−0.5, step · warmup^−1.5).
-    - ``cosine``: from 1 to the final ratio r at max_steps: r + (1 − r) · (1 + cos πt) / 2.
-    - ``linear``: from 1 to r at max_steps.
+    - ``cosine``: from 1 to the final ratio r: r + (1 − r) · (1 + cos πt) / 2.
+    - ``linear``: from 1 to r.
     - ``constant``: 1.
+
+    t runs from 0 after the warm-up to 1 at max_steps. Where the time is limited too, it follows the clock wherever that is
+    ahead, so that a slow machine comes to the schedule's end as well; such a run cannot be repeated to the bit.
 
     Args:
         step: Number of the step, from 1.
+        seconds: Seconds of training so far.
         config: Schedule, warm-up, final ratio and number of steps.
 
     Returns:
@@ -34,6 +38,7 @@ def factor(step: int, config: TrainingConfig) -> float:
         return math.sqrt(max(warmup, 1) / step)
     if config.schedule == "constant":
         return 1.0
-    progress = min(1.0, (step - warmup) / max(config.max_steps - warmup, 1))
+    clock = seconds / config.max_seconds if config.max_seconds else 0.0
+    progress = min(1.0, max((step - warmup) / max(config.max_steps - warmup, 1), clock))
     falling = (1 + math.cos(math.pi * progress)) / 2 if config.schedule == "cosine" else 1 - progress
     return config.final_ratio + (1 - config.final_ratio) * falling

@@ -28,7 +28,7 @@ TEXT_CAP_BYTES = 65536
 _READERS = {".tsv": read_tsv, ".csv": read_csv, ".jsonl": read_jsonl, ".parquet": read_parquet}
 
 
-def read_pairs(  # noqa: DOC503
+def read_pairs(
     path: str | Path, *, source: str | None = None, target: str | None = None, text_cap_bytes: int = TEXT_CAP_BYTES
 ) -> list[Pair]:
     """Read pairs of texts.
@@ -71,7 +71,7 @@ def read_pairs(  # noqa: DOC503
     raise _unknown_format(name, extension)
 
 
-def read_lines(path: str | Path, *, text_cap_bytes: int = TEXT_CAP_BYTES) -> list[str]:  # noqa: DOC502
+def read_lines(path: str | Path, *, text_cap_bytes: int = TEXT_CAP_BYTES) -> list[str]:
     """Read lines of plain text, whatever the extension; blank lines are kept.
 
     Args:

@@ -7,7 +7,7 @@ from regard.data.readers.text import empty_file, numbered_lines_with_ends, shown
 from regard.errors import DataError, FormatError
 
 
-def read_csv(path: str, *, source: str | None, target: str | None, text_cap_bytes: int) -> list[Pair]:  # noqa: DOC503
+def read_csv(path: str, *, source: str | None, target: str | None, text_cap_bytes: int) -> list[Pair]:
     """Read pairs from comma-separated columns with a header; further columns are ignored.
 
     Args:

@@ -7,7 +7,7 @@ from regard.data.readers.text import empty_file, numbered_lines, shown
 from regard.errors import DataError, FormatError
 
 
-def read_jsonl(path: str, *, source: str | None, target: str | None, text_cap_bytes: int) -> list[Pair]:  # noqa: DOC503
+def read_jsonl(path: str, *, source: str | None, target: str | None, text_cap_bytes: int) -> list[Pair]:
     """Read pairs from JSON objects; further keys are ignored.
 
     Args:

@@ -7,7 +7,7 @@ from regard.data.readers.text import empty_file, numbered_lines, shown
 from regard.errors import DataError
 
 
-def read_parallel(source_path: str, target_path: str, *, text_cap_bytes: int) -> list[Pair]:  # noqa: DOC503
+def read_parallel(source_path: str, target_path: str, *, text_cap_bytes: int) -> list[Pair]:
     """Read pairs from two files of equal length.
 
     Args:

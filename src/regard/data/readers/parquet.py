@@ -7,7 +7,7 @@ from regard.errors import DataError, FormatError, ResourceError
 _BATCH_ROWS = 4096
 
 
-def read_parquet(path: str, *, source: str | None, target: str | None, text_cap_bytes: int) -> list[Pair]:  # noqa: DOC503
+def read_parquet(path: str, *, source: str | None, target: str | None, text_cap_bytes: int) -> list[Pair]:
     """Read pairs from two string columns; further columns are not read.
 
     Args:

@@ -18,7 +18,7 @@ from regard.errors import DataError, FormatError, ResourceError
 STDIN = "-"
 
 
-def read_text(path: str, *, text_cap_bytes: int) -> list[str]:  # noqa: DOC503
+def read_text(path: str, *, text_cap_bytes: int) -> list[str]:
     """Read lines of plain text; blank lines are kept.
 
     Args:
@@ -39,7 +39,7 @@ def read_text(path: str, *, text_cap_bytes: int) -> list[str]:  # noqa: DOC503
     return lines
 
 
-def numbered_lines(path: str, *, text_cap_bytes: int) -> Iterator[tuple[int, str]]:  # noqa: DOC502
+def numbered_lines(path: str, *, text_cap_bytes: int) -> Iterator[tuple[int, str]]:
     """Read lines without their ends.
 
     Args:
@@ -58,7 +58,7 @@ def numbered_lines(path: str, *, text_cap_bytes: int) -> Iterator[tuple[int, str
         yield number, text.removesuffix("\n").removesuffix("\r") if text.endswith("\n") else text
 
 
-def numbered_lines_with_ends(path: str, *, text_cap_bytes: int) -> Iterator[tuple[int, str]]:  # noqa: DOC503
+def numbered_lines_with_ends(path: str, *, text_cap_bytes: int) -> Iterator[tuple[int, str]]:
     """Read lines as they stand, less a byte order mark at the start of the file.
 
     Args:

@@ -5,7 +5,7 @@ from regard.data.readers.text import empty_file, numbered_lines, shown
 from regard.errors import DataError
 
 
-def read_tsv(path: str, *, source: str | None, target: str | None, text_cap_bytes: int) -> list[Pair]:  # noqa: DOC503
+def read_tsv(path: str, *, source: str | None, target: str | None, text_cap_bytes: int) -> list[Pair]:
     """Read pairs from tab-separated columns.
 
     Without column names each line holds exactly source and target. With a name (the other one defaults to
