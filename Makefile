@@ -31,12 +31,14 @@ demo-baselines: $(BASE)
 	$(BIN)/regard train translate --recipe letters-to-sounds-rnn --out runs/letters-to-sounds-rnn
 
 test: $(DEV)
+	@tools/install-browser
 	$(BIN)/python -m pytest -q
 
 unit: $(DEV)
 	$(BIN)/python -m pytest -q -m "not slow and not network and not peer"
 
 slow: $(DEV)
+	@tools/install-browser
 	$(BIN)/python -m pytest -q -m "slow or network"
 
 lint: lint-style lint-types lint-imports lint-docstrings lint-spelling

@@ -66,6 +66,8 @@ def run(
         UsageError: The folder holds a run with other settings.
         ResourceError: The folder cannot be made.
     """
+    if recipe.training.threads:
+        torch.set_num_threads(recipe.training.threads)
     target = hardware.choose(device)
     is_new = _check_folder(recipe, out)
     with Progress(recipe.training.max_steps, recipe.training.max_seconds, quiet) as progress:
