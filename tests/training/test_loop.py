@@ -1,0 +1,164 @@
+"""The training loop on a real, tiny task: golden losses, accumulation, what it refuses, what it keeps."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from regard.data import Pair
+from regard.errors import CheckpointError, NumericError
+from regard.tasks.corpus import Corpus, PairData
+from regard.tasks.pairs import PairBatch, PairTokenizer, TokenizerConfig
+from regard.tasks.task import Loss
+from regard.tasks.translate import EvaluationConfig, TranslateConfig, TranslateTask
+from regard.tasks.translator import build_model
+from regard.training.config import TrainingConfig
+from regard.training.loop import Trainer
+from regard.training.progress import Progress
+
+CPU = torch.device("cpu")
+RNN = {"family": "rnn", "embed_dim": 16, "hidden_dim": 24, "attention_dim": 16}
+TRANSFORMER = {
+    "family": "transformer",
+    "embed_dim": 16,
+    "mlp_dim": 32,
+    "num_heads": 2,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+}
+
+
+def corpus() -> Corpus:
+    draws = random.Random(5)
+    words = ["".join(draws.choices("abcdef", k=draws.randint(2, 7))) for _ in range(120)]
+    pairs = [Pair(word, word[::-1], line) for line, word in enumerate(dict.fromkeys(words), 1)]
+    return Corpus(pairs[:-10], pairs[-10:], [], [])
+
+
+def make_task(model: dict, batch_tokens: int = 60, task: type[TranslateTask] = TranslateTask) -> TranslateTask:
+    config = TranslateConfig(
+        data=PairData("words.tsv"),
+        tokenizer=TokenizerConfig("characters", "characters", True, 300),
+        model=model,
+        batch_tokens=batch_tokens,
+        evaluation=EvaluationConfig("exact_match", max_dev=5),
+    )
+    data = corpus()
+    return task(config, data, PairTokenizer.train(data.train, config.tokenizer), 7)
+
+
+def make_trainer(folder: Path, task: TranslateTask, *, identity: str = "same", **settings: object) -> Trainer:
+    config = TrainingConfig(**{"max_steps": 20, "learning_rate": 0.01, "warmup_steps": 5, "seed": 7, **settings})
+    torch.manual_seed(7)
+    model = build_model(task.config.model, task.tokenizer, "model")
+    progress = Progress(config.max_steps, 0.0, quiet=True)
+    return Trainer(task, model, config, folder, CPU, progress, {"settings": identity})
+
+
+def losses(folder: Path) -> list[float]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line["loss"] for line in lines if "loss" in line]
+
+
+# Losses of steps 1, 6, 11 and 16; they move only when the order of batches, the models, Adam or dropout's seeds do.
+GOLDEN = {
+    "rnn": [5.57565, 4.74722, 3.62949, 2.94218],
+    "transformer": [5.97786, 4.58311, 3.78163, 2.94061],
+}
+
+
+@pytest.mark.parametrize("model", [RNN, TRANSFORMER], ids=lambda m: m["family"])
+def test_golden_losses(tmp_path: Path, model: dict) -> None:
+    make_trainer(tmp_path, make_task(model)).run()
+    assert losses(tmp_path)[::5] == pytest.approx(GOLDEN[model["family"]], rel=1e-3)
+
+
+def test_accumulated_micro_batches_are_one_batch(tmp_path: Path) -> None:
+    """The same examples in one, two and four micro-batches: the same losses, though the micro-batches are uneven."""
+
+    class Parts(TranslateTask):
+        parts = 1
+
+        def batch(self, index: int) -> PairBatch:
+            step, part = divmod(index, self.parts)
+            examples = self.kept[step * 12 : step * 12 + 12]
+            cuts = [0, 1, 5, 6, 12] if self.parts == 4 else [0, 5, 12] if self.parts == 2 else [0, 12]
+            return self.train.batch(examples[cuts[part] : cuts[part + 1]])
+
+    runs = []
+    for parts in (1, 2, 4):
+        task = make_task({**RNN, "dropout": 0.0}, task=Parts)
+        task.parts = parts  # type: ignore[attr-defined]
+        folder = tmp_path / str(parts)
+        folder.mkdir()
+        make_trainer(folder, task, max_steps=6, accumulate=parts, clip_norm=0.5).run()
+        runs.append(losses(folder))
+    assert runs[1] == pytest.approx(runs[0], rel=1e-5)
+    assert runs[2] == pytest.approx(runs[0], rel=1e-5)
+
+
+class Poisoned(TranslateTask):
+    """A task whose fourth micro-batch has a loss, or a gradient, that is no number."""
+
+    where = "loss"
+
+    def loss(self, model, batch, device) -> Loss:  # noqa: ANN001
+        loss = super().loss(model, batch, device)
+        if not torch.equal(batch.source_M, self.batch(3).source_M):
+            return loss
+        if self.where == "loss":
+            return Loss(loss.sum * float("inf"), loss.report * float("inf"))
+        return Loss(loss.sum * 1e38 * 1e38, loss.report)
+
+
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+def test_a_number_that_is_not_finite_stops_before_the_update(tmp_path: Path, where: str) -> None:
+    task = make_task(RNN, task=Poisoned)
+    task.where = where  # type: ignore[attr-defined]
+    trainer = make_trainer(tmp_path, task, checkpoint_every_steps=3)
+    with pytest.raises(NumericError) as error:
+        trainer.run()
+    assert trainer.standing.step == 3
+    kept = trainer.store.newest()
+    assert kept is not None
+    assert kept.step == 3
+    for name, value in trainer.model.state_dict().items():
+        if name in kept.model:
+            assert torch.equal(value, kept.model[name]), name  # as after step 3
+    lines = sorted(task.corpus.train[i].line for i in task.kept[task.order.at(3)])
+    assert f"lines {', '.join(map(str, lines[:8]))}" in str(error.value)
+    assert "words.tsv" in str(error.value)
+    assert "step 4" in str(error.value)
+    assert len(losses(tmp_path)) == 3
+
+
+def test_a_run_with_other_settings_is_not_resumed(tmp_path: Path) -> None:
+    make_trainer(tmp_path, make_task(RNN), max_steps=2).run()
+    with pytest.raises(CheckpointError, match="other settings"):
+        make_trainer(tmp_path, make_task(RNN), max_steps=2, identity="another").run()
+
+
+def test_the_best_stays_and_the_average_is_the_mean(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, make_task(RNN), validate_every_steps=4, average=3, keep=1)
+    standing = trainer.run()
+    steps = [int(v["step"]) for v in standing.validations]
+    assert steps == [4, 8, 12, 16, 20]
+    ranks = [(v["exact_match"], -v["loss"]) for v in standing.validations]
+    assert standing.best_step == steps[ranks.index(max(ranks))]
+    mean, averaged = trainer.final_weights()
+    assert averaged == [step for step in steps if step <= standing.best_step][-3:]
+    parts = [trainer.store.load_model(step) for step in averaged]
+    for name, value in mean.items():
+        wanted = torch.stack([part[name].double() for part in parts]).mean(0).float()
+        torch.testing.assert_close(value, wanted, rtol=0, atol=1e-7)
+
+
+def test_patience_and_time_end_a_run(tmp_path: Path) -> None:
+    for name, settings in (("patience", {"patience": 2, "learning_rate": 0.0}), ("time", {"max_seconds": 1e-6})):
+        folder = tmp_path / name
+        folder.mkdir()
+        standing = make_trainer(folder, make_task(RNN), validate_every_steps=2, **settings).run()
+        assert standing.step == (6 if name == "patience" else 1)
+        assert standing.validations[-1]["step"] == standing.step
