@@ -33,8 +33,8 @@ class TrainingConfig:
         patience: Validations without a new best after which training ends; 0 for no limit.
         average: Checkpoints, up to the best, whose weights are averaged for the final model; 1 for the best alone.
         keep: Newest checkpoints that are kept, besides those that the average needs.
-        threads: CPU threads; 0 leaves the choice to torch. Small models run nearly as fast on one, and many times faster
-            where something else runs beside them.
+        threads: CPU threads; 0 tries at the start of the run whether all or one are quicker, and keeps to it when the run
+            is resumed.
         seed: Of everything that is drawn.
     """
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import platform
+import statistics
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -30,6 +33,36 @@ def choose(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise UsageError(f"no device {name!r} here", mend="give auto, cpu or cuda") from error
     return device
+
+
+def quickest_threads(work: Callable[[], None]) -> int:
+    """Find out whether all threads or a single one do some work sooner, on this machine as busy as it is now.
+
+    Small models gain little from more threads; and where something else runs on the machine they lose a lot, since threads
+    wait for each other at every operation.
+
+    Args:
+        work: A piece of the work, a second or so at most.
+
+    Returns:
+        1, or the number that torch has now.
+    """
+    all_threads = torch.get_num_threads()
+    if all_threads == 1:
+        return 1
+    seconds: dict[int, list[float]] = {all_threads: [], 1: []}
+    work()  # what is only done once is not counted
+    try:
+        for _ in range(3):
+            for threads, spent in seconds.items():
+                torch.set_num_threads(threads)
+                began = time.perf_counter()
+                work()
+                spent.append(time.perf_counter() - began)
+    finally:
+        torch.set_num_threads(all_threads)
+    # The slowest counts for many threads: one bad moment in three means that there will be more of them.
+    return all_threads if max(seconds[all_threads]) < 0.9 * statistics.median(seconds[1]) else 1
 
 
 def describe(device: torch.device) -> str:

@@ -18,6 +18,7 @@ from regard import settings
 from regard.errors import ResourceError, UsageError
 from regard.files import json_bytes, write_aside
 from regard.metrics.strings import Measure
+from regard.models.interface import EncoderDecoder
 from regard.tasks import folder
 from regard.tasks.corpus import read_corpus
 from regard.tasks.pairs import PairTokenizer
@@ -66,8 +67,6 @@ def run(
         UsageError: The folder holds a run with other settings.
         ResourceError: The folder cannot be made.
     """
-    if recipe.training.threads:
-        torch.set_num_threads(recipe.training.threads)
     target = hardware.choose(device)
     is_new = _check_folder(recipe, out)
     with Progress(recipe.training.max_steps, recipe.training.max_seconds, quiet) as progress:
@@ -85,6 +84,8 @@ def run(
             folder.save_tokenizers(out, tokenizer)
         parameters = sum(p.numel() for p in model.parameters())
         vocabulary = f"{tokenizer.source.vocab_size:,} source and {tokenizer.target.vocab_size:,} target tokens"
+        if target.type == "cpu":
+            _set_threads(recipe, out, task, model)
         if not quiet:
             progress.say(f"{counts}; {vocabulary}; {parameters:,} parameters; {hardware.describe(target)}")
             if task.dropped:
@@ -145,6 +146,20 @@ def _differences(old: Any, new: Any, name: str = "") -> Any:
             yield from _differences(old.get(key), new.get(key), f"{name}.{key}" if name else str(key))
     elif settings.plain(old) != settings.plain(new):
         yield name
+
+
+def _set_threads(recipe: Recipe, out: Path, task: TranslateTask, model: EncoderDecoder) -> None:
+    """Set the number of threads. It is kept with the run: on another number sums round differently."""
+    threads, path = recipe.training.threads, out / "threads.json"
+    if not threads and path.exists():
+        threads = int(json.loads(path.read_text("utf-8"))["threads"])
+    if not threads:
+        batch = task.batch(0)
+        threads = hardware.quickest_threads(lambda: task.loss(model, batch, torch.device("cpu")).sum.backward())
+        model.zero_grad(set_to_none=True)
+    if not path.exists():
+        write_aside(path, json_bytes({"threads": threads}))
+    torch.set_num_threads(threads)
 
 
 def _digest(recipe: Recipe) -> str:

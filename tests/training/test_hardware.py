@@ -1,0 +1,52 @@
+"""Choosing threads by trying, and devices by name."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from regard.errors import UsageError
+from regard.training import hardware
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize(
+    ("on_two", "on_one", "chosen"),
+    [
+        ([0.01, 0.01, 0.01], [0.03, 0.03, 0.03], 2),
+        ([0.03, 0.03, 0.03], [0.01, 0.01, 0.01], 1),
+        ([0.028, 0.028, 0.028], [0.03, 0.03, 0.03], 1),  # not worth it
+        ([0.01, 0.09, 0.01], [0.03, 0.03, 0.03], 1),  # something else runs here
+        ([0.01, 0.01, 0.01], [0.03, 0.09, 0.03], 2),
+    ],
+)
+def test_many_threads_are_chosen_where_they_are_surely_quicker(
+    on_two: list[float], on_one: list[float], chosen: int
+) -> None:
+    waits = {2: iter([0.0, *on_two]), 1: iter(on_one)}  # the first call, on two, is not counted
+    assert hardware.quickest_threads(lambda: time.sleep(next(waits[torch.get_num_threads()]))) == chosen
+    assert torch.get_num_threads() == 2
+
+
+def test_a_single_thread_is_no_choice() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    assert hardware.quickest_threads(lambda: pytest.fail("nothing to try")) == 1
+    torch.set_num_threads(before)
+
+
+def test_a_device_that_is_not_there_is_refused() -> None:
+    for name in ("gpu", "cuda:99", "cpu:x"):
+        with pytest.raises(UsageError, match="no device"):
+            hardware.choose(name)
+    assert hardware.choose("cpu") == torch.device("cpu")
+    assert "torch" in hardware.describe(torch.device("cpu"))
