@@ -104,7 +104,7 @@ class Poisoned(TranslateTask):
 
     where = "loss"
 
-    def loss(self, model, batch, device) -> Loss:  # noqa: ANN001
+    def loss(self, model, batch, device) -> Loss:
         loss = super().loss(model, batch, device)
         if not torch.equal(batch.source_M, self.batch(3).source_M):
             return loss

@@ -1,8 +1,8 @@
 """Which examples make up which batch: a pure function of (seed, index), so that resuming replays nothing.
 
 An epoch ranks all examples by their length with some noise, cuts the row into batches by a budget of tokens, and
-shuffles the batches. Noise and shuffle are drawn from (seed, epoch): like lengths stand together, and no two epochs have
-the same batches.
+shuffles the batches. Noise and shuffle are drawn from (seed, epoch): like lengths stand together, and no two epochs
+have the same batches.
 """
 
 from __future__ import annotations

@@ -3,11 +3,33 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Protocol, Self
+from typing import Any, Literal, Protocol, Self, get_args
 
 from torch import Tensor, nn
 
 from regard.attention import Segments
+from regard.errors import ConfigError
+
+# Which tables of vectors are one: source, target and output; target and output; or none.
+Share = Literal["all", "target", "none"]
+
+
+def check_share(share: str, source_vocab_size: int, target_vocab_size: int) -> None:
+    """Refuse tables that cannot be shared.
+
+    Args:
+        share: Which tables are one.
+        source_vocab_size: Tokens of the source vocabulary.
+        target_vocab_size: Tokens of the target vocabulary.
+
+    Raises:
+        ConfigError: ``share`` is unknown, or asks for one table of two vocabularies of different size.
+    """
+    if share not in get_args(Share):
+        raise ConfigError(f"unknown share {share!r}", mend=f"choose {', '.join(get_args(Share))}")
+    if share == "all" and source_vocab_size != target_vocab_size:
+        sizes = f"{source_vocab_size} source and {target_vocab_size} target tokens cannot share one table"
+        raise ConfigError(sizes, mend="train one tokenizer for both, or set share: target")
 
 
 class DecoderState(Protocol):

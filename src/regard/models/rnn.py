@@ -17,9 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention import KVCache, Segments
-from regard.errors import ConfigError
 from regard.layers.recurrent import Cell, Recurrent, State, StateAttention, time_major
-from regard.models.interface import EncoderDecoder
+from regard.models.interface import EncoderDecoder, Share, check_share
 from regard.models.registry import Family, register
 
 
@@ -52,7 +51,7 @@ class RNNConfig:
     encoder_layers: int = 1
     decoder_layers: int = 1
     bidirectional: bool = True
-    share: Literal["all", "target", "none"] = "target"
+    share: Share = "target"
     dropout: float = 0.2
 
 
@@ -101,11 +100,7 @@ class RNN(EncoderDecoder):
     def __init__(self, config: RNNConfig) -> None:
         super().__init__()
         c = self.config = config
-        if c.share not in ("all", "target", "none"):
-            raise ConfigError(f"unknown share {c.share!r}", mend="choose all, target or none")
-        if c.share == "all" and c.source_vocab_size != c.target_vocab_size:
-            sizes = f"{c.source_vocab_size} source and {c.target_vocab_size} target tokens cannot share one table"
-            raise ConfigError(sizes, mend="train one tokenizer for both, or set share: target")
+        check_share(c.share, c.source_vocab_size, c.target_vocab_size)
         self.source_embed = nn.Embedding(c.source_vocab_size, c.embed_dim)
         self.target_embed = nn.Embedding(c.target_vocab_size, c.embed_dim)
         for table in (self.source_embed, self.target_embed):

@@ -17,7 +17,7 @@ from regard.attention.masks import causal
 from regard.errors import ConfigError
 from regard.layers.block import Block
 from regard.layers.embed import Embedding, Positions
-from regard.models.interface import EncoderDecoder
+from regard.models.interface import EncoderDecoder, Share, check_share
 from regard.models.registry import Family, Size, register
 
 
@@ -57,7 +57,7 @@ class TransformerConfig:
     decoder_layers: int = 6
     norm: Literal["pre", "post"] = "post"
     activation: str = "relu"
-    share: Literal["all", "target", "none"] = "all"
+    share: Share = "all"
     positions: Positions = "sinusoidal"
     position_dim: int = 0
     rotary_base: float = 0.0
@@ -111,11 +111,7 @@ class Transformer(EncoderDecoder):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         c = self.config = config
-        if c.share not in ("all", "target", "none"):
-            raise ConfigError(f"unknown share {c.share!r}", mend="choose all, target or none")
-        if c.share == "all" and c.source_vocab_size != c.target_vocab_size:
-            sizes = f"{c.source_vocab_size} source and {c.target_vocab_size} target tokens cannot share one table"
-            raise ConfigError(sizes, mend="train one tokenizer for both, or set share: target")
+        check_share(c.share, c.source_vocab_size, c.target_vocab_size)
         if c.share != "none" and c.position_dim:
             raise ConfigError("concatenated positions leave no room for a shared output table", mend="set share: none")
 

@@ -180,6 +180,6 @@ class TranslateTask:
         lexicon = Lexicon([(cut_source(pair.source), cut_target(pair.target)) for pair in self.corpus.train])
         glue = "" if characters[1] else " "
         joined = [glue.join(lexicon(cut_source(source))) for source in evaluated.sources]
-        name = f"most probable target token per {'letter' if characters[0] else 'word'}"
+        name = f"likeliest output per {'letter' if characters[0] else 'word'}"
         outputs = {name: joined, "copy of the source": copy_source(evaluated.sources)}
         return {name: measure(texts, evaluated.references) for name, texts in outputs.items()}

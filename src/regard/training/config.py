@@ -14,8 +14,8 @@ class TrainingConfig:
 
     Attributes:
         max_steps: Steps of the whole run; the end of the cosine and linear schedules.
-        max_seconds: Seconds of training, validation included, after which it ends; 0 for no limit. Falling schedules then
-            follow the clock where it is ahead of the steps.
+        max_seconds: Seconds of training, validation included, after which it ends; 0 for no limit. Falling schedules
+            then follow the clock where it is ahead of the steps.
         accumulate: Micro-batches of a step; the loss is the mean over all their tokens.
         optimizer: ``adam``, or ``adamw`` with decoupled weight decay.
         learning_rate: The schedule's peak.
@@ -33,8 +33,8 @@ class TrainingConfig:
         patience: Validations without a new best after which training ends; 0 for no limit.
         average: Checkpoints, up to the best, whose weights are averaged for the final model; 1 for the best alone.
         keep: Newest checkpoints that are kept, besides those that the average needs.
-        threads: CPU threads; 0 tries at the start of the run whether all or one are quicker, and keeps to it when the run
-            is resumed.
+        threads: CPU threads; 0 tries at the start of the run whether all or one are quicker, and keeps to it when the
+            run is resumed.
         seed: Of everything that is drawn.
     """
 

@@ -38,8 +38,8 @@ def choose(name: str) -> torch.device:
 def quickest_threads(work: Callable[[], None]) -> int:
     """Find out whether all threads or a single one do some work sooner, on this machine as busy as it is now.
 
-    Small models gain little from more threads; and where something else runs on the machine they lose a lot, since threads
-    wait for each other at every operation.
+    Small models gain little from more threads; and where something else runs on the machine they lose a lot, since
+    threads wait for each other at every operation.
 
     Args:
         work: A piece of the work, a second or so at most.

@@ -37,7 +37,7 @@ class Facts:
     Attributes:
         title: What was trained.
         command: What repeats it.
-        finished: When, in UTC.
+        started: When, in UTC.
         hardware: Processor or card, threads, versions.
         counts: Pairs, vocabularies, parameters.
         data_notes: Source, licence, split and hash of the data.
@@ -46,7 +46,7 @@ class Facts:
 
     title: str
     command: str
-    finished: str
+    started: str
     hardware: str
     counts: str
     data_notes: list[str]
@@ -85,7 +85,7 @@ def page(
         Report(
             title=facts.title,
             command=facts.command,
-            started=facts.finished,
+            started=facts.started,
             seconds=standing.seconds,
             hardware=facts.hardware,
             settings=recipe.as_mapping(),

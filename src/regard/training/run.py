@@ -105,7 +105,8 @@ def run(
     facts = report.Facts(
         title=f"{out.name}: {recipe.settings.model.get('family', 'transformer')}",
         command=shlex.join(command) if command else "regard.train(…)",
-        finished=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        # config.yaml is written once, when a run starts.
+        started=datetime.fromtimestamp((out / "config.yaml").stat().st_mtime, UTC).strftime("%Y-%m-%d %H:%M UTC"),
         hardware=hardware.describe(target),
         counts=f"{counts}; {vocabulary}; {parameters:,} parameters",
         data_notes=[*corpus.notes, f"SHA-256 of the pairs: {digests['data']}."],

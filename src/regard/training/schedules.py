@@ -18,8 +18,8 @@ def factor(step: int, seconds: float, config: TrainingConfig) -> float:
     - ``linear``: from 1 to r.
     - ``constant``: 1.
 
-    t runs from 0 after the warm-up to 1 at max_steps. Where the time is limited too, it follows the clock wherever that is
-    ahead, so that a slow machine comes to the schedule's end as well; such a run cannot be repeated to the bit.
+    t runs from 0 after the warm-up to 1 at max_steps. Where the time is limited too, it follows the clock wherever that
+    is ahead, so that a slow machine comes to the schedule's end as well; such a run cannot be repeated to the bit.
 
     Args:
         step: Number of the step, from 1.
