@@ -8,8 +8,10 @@ from typing import Any, Literal
 
 from regard.data import read_pairs
 from regard.decoding import DecodeOptions
+from regard.errors import UsageError
 from regard.looking import Maps
 from regard.looking.seq2seq import look as _look
+from regard.settings import set_value
 from regard.tasks import folder
 from regard.tasks.translator import Evaluated, Translator
 from regard.training import hardware, recipe, run
@@ -19,7 +21,7 @@ def train(
     task: str,
     *,
     out: str | Path,
-    data: str | None = None,
+    data: str | Path | None = None,
     recipe_name: str | None = None,
     settings: Mapping[str, Any] | None = None,
     device: str = "auto",
@@ -38,12 +40,17 @@ def train(
 
     Returns:
         The final model and its scores.
+
+    Raises:
+        UsageError: The recipe is for another task, or there is no training data.
     """
-    changes = dict(settings or {})
-    if data is not None:
-        changes["data.train"] = data
     values = recipe.read(recipe_name or task)
-    resolved = recipe.resolve(values, [f"{key}={_yaml(value)}" for key, value in changes.items()])
+    if values.get("task") != task:
+        raise UsageError(f"the recipe is for the task {values.get('task')!r}", where=recipe_name)
+    values = recipe.with_data(values, None if data is None else str(data))
+    for name, value in (settings or {}).items():
+        values = set_value(values, name, value, f"settings[{name!r}]")
+    resolved = recipe.resolve(values)
     return run.run(resolved, Path(out), device=device, quiet=quiet)
 
 
@@ -98,10 +105,3 @@ def look(model: Translator | str | Path, text: str, target: str | None = None) -
         The maps, which show themselves in a notebook.
     """
     return _look(model if isinstance(model, Translator) else load(model), text, target)
-
-
-def _yaml(value: Any) -> str:
-    """Write a value as YAML on one line."""
-    import json
-
-    return json.dumps(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import json
 import math
@@ -118,6 +119,29 @@ def written_aside(path: Path) -> Generator[Sink, None, None]:
             temporary.unlink(missing_ok=True)
             raise
         sync_folder(path.parent)
+
+
+@contextmanager
+def locked(folder: Path) -> Generator[None]:
+    """Hold a folder for this process alone, as long as the block runs; a killed process lets go by itself.
+
+    Args:
+        folder: An existing folder.
+
+    Raises:
+        ResourceError: Another process holds it.
+    """
+    with reading(folder):
+        handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            mend = "wait for it, or stop it"
+            raise ResourceError("another process works here", where=str(folder), mend=mend) from error
+        yield
+    finally:
+        os.close(handle)
 
 
 def write_aside(path: Path, data: bytes | str) -> None:

@@ -190,16 +190,35 @@ def override(values: dict[str, Any], assignments: Sequence[str]) -> dict[str, An
     Raises:
         ConfigError: An assignment has no ``=``, goes through something that is no section, or its value is not YAML.
     """
-    values = plain(values)
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
         if not equals or not path:
             raise ConfigError(f"cannot read {_short(assignment)}", where="--set", mend="write section.key=value")
-        *sections, key = path.split(".")
-        target = values
-        for section in sections:
-            target = target.setdefault(section, {})
-            if not isinstance(target, dict):
-                raise ConfigError(f"{section!r} is no section", where=f"--set {path}")
-        target[key] = _load(text, f"--set {path}")
+        values = set_value(values, path, _load(text, f"--set {path}"), f"--set {path}")
     return values
+
+
+def set_value(values: Mapping[str, Any], path: str, value: Any, where: str) -> dict[str, Any]:
+    """Change one entry.
+
+    Args:
+        values: The recipe's mapping; left as it is.
+        path: ``section.key``.
+        value: The new value.
+        where: For messages.
+
+    Returns:
+        The changed copy.
+
+    Raises:
+        ConfigError: The path goes through something that is no section.
+    """
+    changed: dict[str, Any] = plain(dict(values))
+    *sections, key = path.split(".")
+    target = changed
+    for section in sections:
+        target = target.setdefault(section, {})
+        if not isinstance(target, dict):
+            raise ConfigError(f"{section!r} is no section", where=where)
+    target[key] = plain(value)
+    return changed

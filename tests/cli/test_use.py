@@ -346,3 +346,24 @@ def test_python_m_regard(tmp_path: Path) -> None:
     )
     assert done.stdout.strip() == regard.__version__
     assert os.listdir(tmp_path) == []
+
+
+def test_n_best_gives_as_many_lines_for_every_input(trained: Trained, cli: Cli) -> None:
+    done = cli(["translate", trained.out, "--n-best", "3"], stdin="abc\n\nfed\n")
+    lines = done.stdout.split("\n")
+    assert len(lines) == 10  # three for each, and what follows the last line's end
+    assert lines[3:6] == ["", "", ""]
+    assert lines[0] == "c b a"
+    assert lines[6] == "d e f"
+
+
+@pytest.mark.parametrize("option", ["--temperature", "--top-k", "--top-p", "--seed"])
+def test_options_of_sampling_need_sampling(trained: Trained, cli: Cli, option: str) -> None:
+    done = cli(["translate", trained.out, option, "1"], stdin="abc\n")
+    assert done.returncode == 2
+    assert f"{option} without --sample" in done.stderr
+    assert cli(["translate", trained.out, option, "1", "--sample"], stdin="abc\n").returncode == 0
+
+
+def test_a_byte_order_mark_is_no_text(trained: Trained, cli: Cli) -> None:
+    assert cli(["translate", trained.out], stdin="\ufeffabc\n").stdout == "c b a\n"

@@ -55,7 +55,7 @@ class MultiHeadAttention(Site):
             raise UsageError(
                 f"width {embed_dim} does not divide into {num_heads} heads", mend="change one of them, or give head_dim"
             )
-        if num_heads % num_kv_heads:
+        if num_kv_heads < 1 or num_heads % num_kv_heads:
             raise UsageError(f"{num_heads} query heads cannot share {num_kv_heads} key-value heads")
         self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
         self.head_dim = embed_dim // num_heads if head_dim is None else head_dim

@@ -2,7 +2,7 @@
 
     with record(model, layers=["decoder.*.cross_attn"], heads=[0]) as rows:
         model(...)
-    rows["decoder.layers.0.cross_attn"][0].weights_HTS
+    rows["decoder.0.cross_attn"][0].weights_HTS
 
 The rows are computed beside the forward pass from the same queries and keys by the reference formula, so nothing that
 the model computes changes, in training, evaluation or cached decoding; and memory grows with what was asked for alone.

@@ -28,6 +28,8 @@ def look(
             f"cannot write {out.suffix or 'a file without an ending'}", where=str(out), mend="give .html or .json"
         )
     check_text(text, "text")
+    if target is not None:
+        check_text(target, "--target")
     if target:
         check_text(target, "target")
     from regard.looking.seq2seq import look as maps_of

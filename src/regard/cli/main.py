@@ -77,15 +77,25 @@ def _run(tokens: list[str], debug: bool) -> int:
         # The reader has gone, as `head` does: nothing to say, and nothing more to flush into the closed pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except MemoryError:
-        return _fail("out of memory; use a smaller batch or model", ResourceError.exit_code, debug)
     except OSError as error:
         cause = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         return _fail(cause, ResourceError.exit_code, debug)
-    except Exception as error:  # a bug of ours: still one line, and how to see more
+    except Exception as error:
+        if _is_out_of_memory(error):
+            return _fail("out of memory; use a smaller batch or model", ResourceError.exit_code, debug)
+        # A bug of ours: still one line, and how to see more.
         return _fail(
             f"internal error: {type(error).__name__}: {error}", 1, debug, "run again with --debug and report it"
         )
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Tell memory that ran out from other errors; torch says it in its own ways, and is not imported here."""
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
+    )
 
 
 def _fail(line: str, code: int, debug: bool, mend: str = "") -> int:

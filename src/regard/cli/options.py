@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import sys
 from collections.abc import Iterator
@@ -77,6 +78,8 @@ def lines(stream: TextIO) -> Iterator[str]:
         number += 1
         where = f"standard input, line {number}"
         raw = raw.removesuffix(b"\n").removesuffix(b"\r")
+        if number == 1:
+            raw = raw.removeprefix(codecs.BOM_UTF8)
         if len(raw) > LINE_CAP_BYTES:
             raise DataError(f"over {LINE_CAP_BYTES:,} bytes", where=where, mend="split the line")
         if b"\0" in raw:

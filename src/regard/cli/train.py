@@ -54,15 +54,8 @@ def train(
     values = recipes.read(recipe or task)
     if values.get("task") != task:
         raise UsageError(f"the recipe is for the task {values.get('task')!r}", where=str(recipe))
-    section = dict(values.get("data") or {})
-    typed = {"train": data, "dev": dev, "test": test, "source": source, "target": target}
-    section |= {key: value for key, value in typed.items() if value is not None}
-    if data is not None:
-        # The recipe's own development and test parts belong to its own training data.
-        section |= {key: typed[key] for key in ("dev", "test", "source", "target")}
-    if not section.get("train"):
-        raise UsageError("no training data", mend="give --data FILE")
-    resolved = recipes.resolve({**values, "data": section}, set_ or [], f"recipe {recipe or task}")
+    values = recipes.with_data(values, data, dev, test, source, target)
+    resolved = recipes.resolve(values, set_ or [], f"recipe {recipe or task}")
     from regard.training import run
 
     result = run.run(resolved, out, device=device, quiet=quiet, command=["regard", *sys.argv[1:]])

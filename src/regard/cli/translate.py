@@ -40,6 +40,10 @@ def translate(
     Example: cat x.de | regard translate runs/mine > y.en
     """
     batch = (1 if sys.stdin.isatty() else 256) if batch is None else batch
+    draws = {"temperature": temperature, "top-k": top_k, "top-p": top_p, "seed": seed}
+    unused = [f"--{name}" for name, value in draws.items() if value is not None]
+    if unused and not sample:
+        raise UsageError(f"{' and '.join(unused)} without --sample", mend="add --sample, or leave it out")
     if batch < 1:
         raise UsageError(f"--batch is {batch}", mend="give at least 1")
     from regard.tasks import folder
@@ -72,8 +76,9 @@ def translate(
                     shown["n_best"] = [{"text": o.text, "logprob": o.logprob, "score": o.score} for o in outputs]
                 write_json(shown)
             else:
-                for output in outputs:
-                    write_line(output.text)
+                # Always as many lines as were asked for, so that outputs can be told apart.
+                for number in range(options.n_best):
+                    write_line(outputs[number].text if number < len(outputs) else "")
         done += len(waiting)
         waiting.clear()
 

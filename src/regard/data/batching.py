@@ -1,4 +1,4 @@
-"""Which examples make up which batch: a pure function of (seed, index), so that resuming replays nothing.
+"""Which examples make up which batch: a pure function of (seed, index), so that resuming reads no data again.
 
 An epoch ranks all examples by their length with some noise, cuts the row into batches by a budget of tokens, and
 shuffles the batches. Noise and shuffle are drawn from (seed, epoch): like lengths stand together, and no two epochs
@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Lock
 from typing import TypeVar
 
 import numpy as np
@@ -42,6 +43,7 @@ class Order:
         # Number of the first batch of each epoch that is known so far; epochs differ by a batch or two.
         self._starts = [0]
         # The newest epoch's batches are kept: they are asked for one after the other.
+        self._lock = Lock()
         self._epoch = -1
         self._batches: list[np.ndarray] = []
 
@@ -54,11 +56,12 @@ class Order:
         Returns:
             Indices of examples, longest first.
         """
-        while self._starts[-1] <= index:
-            epoch = len(self._starts) - 1
-            self._starts.append(self._starts[-1] + len(self.epoch(epoch)))
-        epoch = bisect_right(self._starts, index) - 1
-        return self.epoch(epoch)[index - self._starts[epoch]]
+        with self._lock:  # a worker makes batches ahead while the loop names the one that it stopped at
+            while self._starts[-1] <= index:
+                epoch = len(self._starts) - 1
+                self._starts.append(self._starts[-1] + len(self.epoch(epoch)))
+            epoch = bisect_right(self._starts, index) - 1
+            return self.epoch(epoch)[index - self._starts[epoch]]
 
     def epoch(self, epoch: int) -> list[np.ndarray]:
         """Draw the batches of an epoch.

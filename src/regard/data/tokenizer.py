@@ -31,6 +31,9 @@ from regard.errors import ConfigError, DataError, FormatError, ResourceError
 
 Kind = Literal["byte-bpe", "bpe", "wordpiece", "unigram", "characters", "whitespace"]
 
+# A tokenizer.json over this is refused before it is read: a quarter of a million tokens take some 20 MB.
+FILE_CAP_BYTES = 1 << 27
+
 START, END, UNKNOWN = "<s>", "</s>", "<unk>"
 # Text is cut inside whatever spells a special token or a byte token, so that no such token can be learnt from text.
 _SPELLED = Regex(r"<(?=/?s>|unk>|0x[0-9A-F]{2}>)")
@@ -114,6 +117,8 @@ class Tokenizer:
             encoded = self.inner.encode_batch_fast(list(texts), add_special_tokens=False)
         except TypeError as error:
             raise FormatError("no text, or one with a lone surrogate", mend="remove it") from error
+        except Exception as error:  # the library raises bare Exception, as where a file lacks its unknown token
+            raise FormatError(f"the tokenizer fails: {str(error)[:200]}") from error
         return [np.array(one.ids, np.int32) for one in encoded]
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -136,6 +141,8 @@ class Tokenizer:
             return self.inner.encode(text, add_special_tokens=False)
         except TypeError as error:
             raise FormatError("no text, or one with a lone surrogate", mend="remove it") from error
+        except Exception as error:  # as above
+            raise FormatError(f"the tokenizer fails: {str(error)[:200]}") from error
 
     def to_json(self) -> str:
         """Write the tokenizer in the tokenizer.json format."""
@@ -154,6 +161,9 @@ class Tokenizer:
         Raises:
             FormatError: It is not a tokenizer, or has no start and end.
         """
+        size_bytes = path.stat().st_size if path.is_file() else 0
+        if size_bytes > FILE_CAP_BYTES:
+            raise FormatError(f"{size_bytes:,} bytes; at most {FILE_CAP_BYTES:,} are read", where=str(path))
         try:
             inner = tokenizers.Tokenizer.from_str(path.read_text("utf-8"))
         except PermissionError as error:
@@ -198,8 +208,8 @@ def _untrained(
         return inner, trainers.WordPieceTrainer(vocab_size=size, special_tokens=[UNKNOWN], **quiet)
     if kind == "characters":
         counts = Counter(char for text in texts for char in text)
-        kept = [char for char, count in sorted(counts.items()) if count >= min_count][: max(size - 256, 0)]
-        vocabulary = {token: index for index, token in enumerate([*_bytes(), *kept])}
+        kept = [char for char, count in counts.most_common(max(size - 256, 0)) if count >= min_count]
+        vocabulary = {token: index for index, token in enumerate([*_bytes(), *sorted(kept)])}
         inner = tokenizers.Tokenizer(models.BPE(vocabulary, [], byte_fallback=True))
         inner.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
         return inner, None

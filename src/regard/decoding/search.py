@@ -133,12 +133,14 @@ class _Search:
             next_tokens: list[int] = []
             next_parents: list[int] = []
             next_logprobs: list[float] = []
+            ended_here: set[int] = set()
             for rank, (token, parent, logprob) in enumerate(
                 zip(token_BC[place], beam_BC[place], logprob_BC[place], strict=True)
             ):
                 if logprob == -np.inf:
                     continue
                 if token == self.end_id:
+                    ended_here.add(parent)
                     if rank < beam and len(source.done) < beam:
                         self._finish(source, self.tokens_BKT[place, parent], logprob, True)
                 elif len(next_tokens) < beam:
@@ -148,7 +150,7 @@ class _Search:
             if self._is_done(source, next_logprobs):
                 continue
             if length == source.limit:
-                self._cut(source, place)
+                self._cut(source, place, ended_here)
                 continue
             missing = beam - len(next_tokens)
             kept_B.append(place)
@@ -206,11 +208,13 @@ class _Search:
         worst = sorted((h.score for h in source.done), reverse=True)[self.options.n_best - 1]
         return worst >= reachable
 
-    def _cut(self, source: _Source, place: int) -> None:
+    def _cut(self, source: _Source, place: int, ended: set[int]) -> None:
         """Stop at the limit, and say so: give prefixes as they are where too few outputs ended by themselves."""
         missing = max(self.options.n_best - len(source.done), 0)
+        # A prefix that has just ended is among the results already.
+        done = {beam for beam in ended if any(self.tokens_BKT[place, beam].tolist() == h.tokens for h in source.done)}
         for beam in np.argsort(-self.logprob_BK[place], kind="stable")[:missing]:
-            if self.logprob_BK[place, beam] > -np.inf:
+            if self.logprob_BK[place, beam] > -np.inf and beam not in done:
                 self._finish(source, self.tokens_BKT[place, beam], self.logprob_BK[place, beam], False)
 
     def _go_on(

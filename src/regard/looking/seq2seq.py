@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from regard.attention import Rows, Site, record
-from regard.data import Pair
-from regard.errors import UsageError
+from regard.errors import ContextError, UsageError
 from regard.looking.maps import AttentionMap, Maps
+from regard.tasks.pairs import EncodedPairs
 from regard.tasks.translator import Translator, hidden
 
 
@@ -37,6 +38,7 @@ def look(
 
     Raises:
         UsageError: The text is empty, or the model has no attention.
+        ContextError: The text is longer than the model's context.
     """
     if not text.strip():
         raise UsageError("an empty text", where="look", mend="give some words")
@@ -45,14 +47,22 @@ def look(
     details: dict[str, str] = {}
     if target is None:
         best = translator.hypotheses([text])[0][0]
-        target = best.text
+        target, target_ids, ended = best.text, np.array(best.token_ids, np.int32), best.ended
         details = {
             "log-probability": f"{best.logprob:.3f}",
             "complete": "yes" if best.ended else "no, cut at the limit",
         }
+    else:
+        target_ids, ended = translator.tokenizer.target.encode_all([target])[0], True
     # An empty output is possible: then its end token alone is shown.
-    encoded = translator.tokenizer.encode([Pair(text, target, 1)])
-    encoded.check(translator.max_tokens, translator.max_tokens, "look", "error")
+    encoded = EncodedPairs(translator.tokenizer.source.encode_all([text]), [target_ids], translator.tokenizer)
+    sides = {"input": int(encoded.source_lengths[0])}
+    if not details:  # what the model wrote itself fits it, however long
+        sides["output"] = int(encoded.target_lengths[0])
+    for side, length in sides.items():
+        if length > translator.max_tokens:
+            what = f"the {side} has {length} tokens; the model's context is {translator.max_tokens}"
+            raise ContextError(what, where="look", mend="split the text")
     batch = encoded.batch([0]).to(translator.device)
     model = translator.model.eval()
     with torch.inference_mode(), record(model, layers) as rows:
@@ -63,6 +73,8 @@ def look(
     read, written = (
         tuple(translator.tokenizer.target.pieces(t.tolist())) for t in (encoded.targets[0][:-1], encoded.targets[0][1:])
     )
+    if not ended:  # what would have come after the limit was never written
+        written = (*written[:-1], "…")
     maps: list[AttentionMap] = []
     for name in rows:
         if name in of_source:

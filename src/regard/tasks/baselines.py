@@ -12,6 +12,10 @@ def copy_source(sources: Sequence[str]) -> list[str]:
     return list(sources)
 
 
+# Some 100 bytes each while they are counted.
+MAX_CELLS = 20_000_000
+
+
 class Lexicon:
     """The most probable target token of each source token, one by one: letter by letter, or word for word.
 
@@ -19,11 +23,14 @@ class Lexicon:
     expectation–maximization over all pairs, which needs no alignment.
 
     Args:
-        pairs: Training pairs, as token strings.
+        pairs: Training pairs, as token strings. Of many, every n-th is used, so that at most :data:`MAX_CELLS` pairs of
+            tokens are looked at: more would change little and fill the memory.
         rounds: Rounds of expectation–maximization.
     """
 
     def __init__(self, pairs: Sequence[tuple[Sequence[str], Sequence[str]]], rounds: int = 5) -> None:
+        num_cells = sum((len(source) + 1) * len(target) for source, target in pairs)
+        pairs = pairs[:: max(1, -(-num_cells // MAX_CELLS))]
         source_ids: dict[str, int] = {"": 0}  # the null word, to which targets without a partner go
         target_ids: dict[str, int] = {}
         rows: list[np.ndarray] = []

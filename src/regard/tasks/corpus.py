@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from regard.data import Pair, catalogue, read_pairs, split_pairs
-from regard.errors import DataError
+from regard.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -17,8 +17,8 @@ class PairData:
     Attributes:
         train: A file of pairs (TSV, CSV, JSONL, Parquet, or two parallel files ``train.de,train.en``), or
             ``catalogue:NAME``.
-        dev: Development file; None takes a part of ``train``, as does a missing ``test``.
-        test: Test file.
+        dev: Development file; None splits a part off ``train``.
+        test: Test file; None splits another part off ``train``.
         source: Column (or suffix of parallel files) of the source; None for the format's default.
         target: Column or suffix of the target.
         on_long: What happens to training pairs over ``max_tokens``: ``drop`` leaves them out and says how many.
@@ -41,7 +41,7 @@ class Corpus:
     Attributes:
         train: Training pairs.
         dev: Development pairs.
-        test: Test pairs; empty where dev was given and test was not.
+        test: Test pairs.
         notes: Where they come from and how they were split, for the report.
     """
 
@@ -71,25 +71,28 @@ def read_corpus(config: PairData, seed: int) -> Corpus:
         The three parts.
 
     Raises:
-        DataError: A file is bad, or a part is empty.
+        ConfigError: Parts are given for data that have their own.
+        DataError: A file is bad, or too small to be split.
     """
-    notes = []
+    notes: list[str] = []
     if config.train.startswith("catalogue:"):
+        if config.dev or config.test or config.source or config.target:
+            mend = "leave dev, test, source and target out, or give files"
+            raise ConfigError("data of the catalogue come with their own parts", where=config.train, mend=mend)
         name = config.train.removeprefix("catalogue:")
         folder = catalogue.get(name)
         entry = catalogue.ENTRIES[name]
         notes.append(f"{entry.description}: {entry.notice}")
-        parts = [read_pairs(str(folder / f"{part}.tsv")) for part in ("train", "dev", "test")]
-        train, dev, test = parts
-    else:
-        columns = {"source": config.source, "target": config.target}
-        train = read_pairs(config.train, **columns)
-        dev, test = (read_pairs(path, **columns) if path else [] for path in (config.dev, config.test))
-        if not dev:
-            splits = split_pairs(train, seed=seed)
-            train, dev = splits.train, splits.dev
-            test = test or splits.test
-            notes.append(f"Development and test parts were split off {config.train} by source, seed {seed}.")
-    if not train or not dev:
-        raise DataError(f"{len(train)} training and {len(dev)} development pairs", where=config.train)
-    return Corpus(list(train), list(dev), list(test), notes)
+        train, dev, test = (read_pairs(str(folder / f"{part}.tsv")) for part in ("train", "dev", "test"))
+        return Corpus(train, dev, test, notes)
+    columns = {"source": config.source, "target": config.target}
+    train = read_pairs(config.train, **columns)
+    dev, test = (read_pairs(path, **columns) if path else [] for path in (config.dev, config.test))
+    missing = [name for name, part in (("development", dev), ("test", test)) if not part]
+    if missing:
+        splits = split_pairs(train, seed=seed)
+        # What a file was given for stays in the training part.
+        train = [*splits.train, *(splits.dev if dev else []), *(splits.test if test else [])]
+        dev, test = dev or splits.dev, test or splits.test
+        notes.append(f"Split off {config.train} by source, seed {seed}: {' and '.join(missing)} part.")
+    return Corpus(train, dev, test, notes)

@@ -6,7 +6,6 @@ before anything is built.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from regard import settings
 from regard.data.tokenizer import Tokenizer
 from regard.decoding import DecodeOptions
 from regard.errors import CheckpointError, ConfigError, DataError, FormatError, UsageError
-from regard.files import json_bytes, reading, write_aside
+from regard.files import Source, json_bytes, reading, write_aside
 from regard.models.interface import EncoderDecoder
 from regard.models.registry import check_bounds, families, family
 from regard.models.weights import fit, gather, read_tensors, write_tensors
@@ -160,7 +159,7 @@ def load(path: str | Path, device: torch.device | None = None) -> Translator:
         raise ConfigError(f"max_tokens is {config.max_tokens}", where=str(folder / "config.json"))
     tokenizer = load_tokenizers(folder)
     if tokenizer is None:
-        raise DataError("the tokenizer is missing", where=str(folder))
+        raise DataError("the tokenizer is missing", where=str(folder), mend="give a folder that is whole")
     known = family(config.family)
     model_config = settings.build(known.config, config.settings, f"{folder / 'config.json'}: settings")
     check_bounds(model_config, str(folder / "config.json"))
@@ -217,14 +216,9 @@ def _build_like(build: Any, config: Any, tensors: Mapping[str, Tensor], folder: 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        data = path.read_bytes()
-        if len(data) > CONFIG_CAP_BYTES:
-            raise FormatError(f"{len(data):,} bytes; a config has at most {CONFIG_CAP_BYTES:,}", where=str(path))
-        values = json.loads(data)
-    except FileNotFoundError as error:
-        raise DataError("the file is missing", where=str(path)) from error
-    except (ValueError, RecursionError) as error:
-        raise FormatError("not JSON", where=str(path)) from error
-    if not isinstance(values, dict):
-        raise FormatError("not a JSON object", where=str(path))
-    return values
+        with Source(path, follow_links=True) as source:
+            return source.json(source.size_bytes, cap_bytes=CONFIG_CAP_BYTES, what="the config")
+    except CheckpointError as error:
+        if not path.exists():
+            raise DataError("the file is missing", where=str(path), mend="give a folder that is whole") from error
+        raise FormatError(error.what, where=str(path), mend="give a folder that regard wrote") from error

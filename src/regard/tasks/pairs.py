@@ -25,7 +25,7 @@ class TokenizerConfig:
         target: What a target token is; ignored where one tokenizer is shared.
         shared: One tokenizer, fit on both sides.
         vocab_size: Tokens of each tokenizer at most.
-        min_count: Characters and words rarer than this get no token of their own.
+        min_count: Of ``characters`` and ``whitespace``: rarer ones get no token of their own.
     """
 
     source: Kind = "byte-bpe"
@@ -160,7 +160,7 @@ class EncodedPairs:
             max_source_tokens: Tokens of a source at most, its end included.
             max_target_tokens: Tokens of a target at most, its end included.
             where: File, for messages.
-            on_long: ``error`` refuses a long pair, ``drop`` leaves it out (the caller says how many).
+            on_long: ``error`` refuses a long pair, ``drop`` leaves it out.
 
         Returns:
             Indices of the pairs that fit.

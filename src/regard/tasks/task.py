@@ -1,4 +1,4 @@
-"""What the training loop asks of a task, and the loss as a sum and a count."""
+"""What the training loop asks of a task, and the loss as a sum: the count is the task's own."""
 
 from __future__ import annotations
 

@@ -74,6 +74,9 @@ class TranslateConfig:
         for name, value in counts.items():
             if value < 1:
                 raise ConfigError(f"{name} is {value}", mend="give at least 1")
+        lengths = self.evaluation.lengths
+        if any(length < 1 for length in lengths) or list(lengths) != sorted(set(lengths)):
+            raise ConfigError(f"evaluation.lengths is {list(lengths)}", mend="give counts of words, ascending")
         if not 0 <= self.label_smoothing < 1:
             raise ConfigError(f"label_smoothing is {self.label_smoothing}", mend="give a number in [0, 1)")
 
@@ -102,6 +105,9 @@ class TranslateTask:
         dev_kept = self.dev.check(limit, limit, config.data.dev or config.data.train, "drop")
         self.dev_pairs = [corpus.dev[i] for i in dev_kept]
         self.dev_kept = np.array(dev_kept)
+        # A long test source is scored as an empty output: the model cannot read it. Its target may be of any length.
+        test = tokenizer.encode(corpus.test)
+        self.unreadable = int((test.source_lengths > limit).sum())
         self.monitor = config.evaluation.monitor
         self.higher_is_better = self.monitor not in ("loss", "token_error_rate")
 
@@ -161,8 +167,8 @@ class TranslateTask:
         return Evaluated(measure(outputs, targets), sources, targets, outputs)
 
     def test(self, model: EncoderDecoder, device: torch.device) -> Evaluated:
-        """Score the test part (the development part where there is none) with the recipe's decoding."""
-        return self.translator(model, device).evaluate(self.corpus.test or self.corpus.dev)
+        """Score the test part with the recipe's decoding; what the model cannot read counts as an empty output."""
+        return self.translator(model, device).evaluate(self.corpus.test, on_long="empty")
 
     def baselines(self, evaluated: Evaluated) -> dict[str, dict[str, Measure]]:
         """Score what can be had without a trained model, on the same inputs.
@@ -175,7 +181,8 @@ class TranslateTask:
         """
         # Looked up are the model's tokens where they are characters, words elsewhere.
         config = self.config.tokenizer
-        characters = config.source == "characters", not config.shared and config.target == "characters"
+        target = config.source if config.shared else config.target
+        characters = config.source == "characters", target == "characters"
         cut_source, cut_target = (list if is_one else str.split for is_one in characters)
         lexicon = Lexicon([(cut_source(pair.source), cut_target(pair.target)) for pair in self.corpus.train])
         glue = "" if characters[1] else " "

@@ -32,6 +32,7 @@ class Translation:
         logprob: Natural-log probability of its tokens and end.
         score: Log-probability over the length penalty.
         tokens: Tokens, the end not counted.
+        token_ids: The tokens themselves.
         ended: False where the length limit cut it.
     """
 
@@ -40,6 +41,7 @@ class Translation:
     score: float
     tokens: int
     ended: bool
+    token_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,7 @@ class Translator:
         pairs: Sequence[Pair],
         options: DecodeOptions | None = None,
         references: Literal["line", "source"] | None = None,
+        on_long: Literal["error", "empty"] = "error",
     ) -> Evaluated:
         """Translate the sources and score the outputs.
 
@@ -164,12 +167,20 @@ class Translator:
             pairs: Sources with right answers.
             options: How outputs are chosen; None as the model was made for.
             references: ``line`` or ``source``; None as the model was made for.
+            on_long: What a source over the model's context gives: an error, or an empty output.
 
         Returns:
             Scores, inputs and outputs.
+
+        Raises:
+            ContextError: A source is over the context and ``on_long`` is ``error``.
         """
         sources, targets = grouped(pairs, self.references if references is None else references)
-        outputs = self.translate(sources, options)
+        readable = sources
+        if on_long == "empty":
+            lengths = (len(tokens) + 1 for tokens in self.tokenizer.source.encode_all(sources))
+            readable = [s if n <= self.max_tokens else "" for s, n in zip(sources, lengths, strict=True)]
+        outputs = self.translate(readable, options)
         return Evaluated(measure(outputs, targets), sources, targets, outputs)
 
     def _sources(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -200,7 +211,14 @@ class Translator:
         text = self.tokenizer.target.decode(hypothesis.tokens)
         # One output is one line; a line break can only come from a byte that the model made up.
         text = " ".join(text.splitlines())
-        return Translation(text, hypothesis.logprob, hypothesis.score, len(hypothesis.tokens), hypothesis.ended)
+        return Translation(
+            text,
+            hypothesis.logprob,
+            hypothesis.score,
+            len(hypothesis.tokens),
+            hypothesis.ended,
+            tuple(hypothesis.tokens),
+        )
 
 
 @contextmanager

@@ -77,6 +77,8 @@ class TrainingConfig:
                     raise ConfigError(
                         f"{name} is {getattr(self, name)}", where="training", mend=f"give at least {least}"
                     )
+        if self.seed >= 2**63:
+            raise ConfigError(f"seed is {self.seed}", where="training", mend="give a number below 2^63")
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}", where="training", mend="give a number in [0, 1)")

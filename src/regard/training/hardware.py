@@ -5,7 +5,8 @@ from __future__ import annotations
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -30,9 +31,21 @@ def choose(name: str) -> torch.device:
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
+        if device.type == "meta":
+            raise RuntimeError("it holds no numbers")
     except (RuntimeError, AssertionError) as error:
         raise UsageError(f"no device {name!r} here", mend="give auto, cpu or cuda") from error
     return device
+
+
+@contextmanager
+def threads_kept() -> Generator[None]:
+    """Leave the process's number of threads as it was."""
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def quickest_threads(work: Callable[[], None]) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import signal
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -99,7 +100,9 @@ class Trainer:
             NumericError: A loss or gradient is not finite; the weights are as before the step.
         """
         self._resume()
-        handlers = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+        # Only a process's main thread may handle signals; elsewhere, as in a notebook's worker, they are not ours.
+        numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+        handlers = {number: signal.signal(number, self._on_signal) for number in numbers}
         standing = self.standing
         batches = prefetch(self.task.batch, standing.step * self.config.accumulate, 8)
         try:

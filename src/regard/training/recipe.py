@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from regard import settings
 from regard.errors import ConfigError, UsageError
@@ -30,7 +30,7 @@ class Comparison:
     """
 
     system: str
-    metric: str
+    metric: Literal["bleu", "chrf", "exact_match", "token_error_rate"]
     value: float
     note: str
 
@@ -92,6 +92,42 @@ def read(name: str) -> dict[str, Any]:
     return settings.read_yaml(text, f"recipe {name}")
 
 
+def with_data(
+    values: Mapping[str, Any],
+    train: str | None,
+    dev: str | None = None,
+    test: str | None = None,
+    source: str | None = None,
+    target: str | None = None,
+) -> dict[str, Any]:
+    """Put the user's data into a recipe.
+
+    Args:
+        values: The recipe's mapping.
+        train: Training file; None keeps the recipe's data. With it go the recipe's own other parts and columns.
+        dev: Development file.
+        test: Test file.
+        source: Column or suffix of the source.
+        target: Column or suffix of the target.
+
+    Returns:
+        The changed copy.
+
+    Raises:
+        ConfigError: The recipe's data section is none.
+        UsageError: Neither names training data.
+    """
+    section = values.get("data") or {}
+    if not isinstance(section, Mapping):
+        raise ConfigError(f"data is {section!r}, not a section", mend="write data: and below it train: FILE")
+    typed = {"train": train, "dev": dev, "test": test, "source": source, "target": target}
+    parts = {} if train is None else dict.fromkeys(("dev", "test", "source", "target"))
+    section = {**section, **parts, **{key: value for key, value in typed.items() if value is not None}}
+    if not section.get("train"):
+        raise UsageError("no training data", mend="give --data FILE")
+    return {**values, "data": section}
+
+
 def resolve(values: Mapping[str, Any], assignments: Sequence[str] = (), where: str = "recipe") -> Recipe:
     """Check a recipe and fill in what it leaves out.
 
@@ -108,12 +144,12 @@ def resolve(values: Mapping[str, Any], assignments: Sequence[str] = (), where: s
     """
     values = settings.override(dict(values), assignments)
     task = values.pop("task", None)
-    if task not in TASKS:
+    if not isinstance(task, str) or task not in TASKS:
         raise ConfigError(f"unknown task {task!r}", where=where, mend=f"choose from {', '.join(TASKS)}")
     known = {item.name for item in fields(TASKS[task])} | {"training", "comparisons"}
     for key in values:
         if key not in known:
-            raise ConfigError(f"unknown key {key!r}", where=where, mend=settings.nearest(key, sorted(known)))
+            raise ConfigError(f"unknown key {key!r}", where=where, mend=settings.nearest(f"{key}", sorted(known)))
     training = settings.build(TrainingConfig, values.pop("training", {}), f"{where}: training")
     comparisons = settings.convert(tuple[Comparison, ...], values.pop("comparisons", ()), f"{where}: comparisons")
     return Recipe(task, settings.build(TASKS[task], values, where), training, comparisons)

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from regard import settings
-from regard.errors import ResourceError, UsageError
-from regard.files import json_bytes, write_aside
+from regard.errors import ConfigError, ResourceError, UsageError
+from regard.files import json_bytes, locked, write_aside
 from regard.metrics.strings import Measure
 from regard.models.interface import EncoderDecoder
 from regard.tasks import folder
@@ -69,7 +69,11 @@ def run(
     """
     target = hardware.choose(device)
     is_new = _check_folder(recipe, out)
-    with Progress(recipe.training.max_steps, recipe.training.max_seconds, quiet) as progress:
+    with (
+        locked(out),
+        hardware.threads_kept(),
+        Progress(recipe.training.max_steps, recipe.training.max_seconds, quiet) as progress,
+    ):
         corpus = read_corpus(recipe.settings.data, recipe.training.seed)
         counts = f"{len(corpus.train):,} training, {len(corpus.dev):,} development, {len(corpus.test):,} test pairs"
         # A run's tokenizers are fit once; a resumed run reads them.
@@ -78,6 +82,10 @@ def run(
         task = TranslateTask(recipe.settings, corpus, tokenizer, recipe.training.seed)
         torch.manual_seed(recipe.training.seed)
         model = build_model(recipe.settings.model, tokenizer, "model")
+        room = model.max_target_tokens
+        if room is not None and recipe.settings.data.max_tokens > room + 1:
+            what = f"data.max_tokens is {recipe.settings.data.max_tokens}, the model has positions for {room + 1}"
+            raise ConfigError(what, mend="lower the one or raise model.max_len")
         if is_new:  # only now: where settings or data were wrong, nothing is left that the mended command would meet
             write_aside(out / "config.yaml", settings.write_yaml(recipe.as_mapping()))
         if kept is None:
@@ -88,17 +96,20 @@ def run(
             _set_threads(recipe, out, task, model)
         if not quiet:
             progress.say(f"{counts}; {vocabulary}; {parameters:,} parameters; {hardware.describe(target)}")
+            limit = recipe.settings.data.max_tokens
             if task.dropped:
-                progress.say(f"{task.dropped:,} training pairs over {recipe.settings.data.max_tokens} tokens left out")
+                progress.say(f"{task.dropped:,} training pairs over {limit} tokens left out")
+            if task.unreadable:
+                progress.say(f"{task.unreadable:,} test sources over {limit} tokens: they count as empty outputs")
         digests = {"settings": _digest(recipe), "data": corpus.digest()}
         trainer = Trainer(task, model, recipe.training, out, target, progress, digests, _tensorboard(out))
         standing = trainer.run()
-        if standing.step == 0:
-            raise UsageError("nothing to train: no step was allowed", mend="raise training.max_seconds")
-        progress.say(f"trained {standing.step:,} steps in {standing.seconds:,.0f} s; scoring …")
+        if not quiet:
+            progress.say(f"trained {standing.step:,} steps in {standing.seconds:,.0f} s; scoring …")
         weights, averaged = trainer.final_weights()
         folder.fit(weights, model, where=str(out))
         translator = task.translator(model, target)
+        folder.save(out / "model", translator)  # first of all: whatever happens while it is scored, the model is there
         evaluated = task.test(model, target)
         baselines = task.baselines(evaluated)
     scores = _scores(recipe, evaluated, baselines, standing, averaged)
@@ -113,8 +124,7 @@ def run(
         log=out / "metrics.jsonl",
     )
     write_aside(out / "report.html", report.page(recipe, translator, evaluated, baselines, standing, averaged, facts))
-    card = report.card(recipe, scores, facts)
-    folder.save(out / "model", translator, card=card)
+    write_aside(out / "model" / "README.md", report.card(recipe, scores, facts))
     write_aside(out / "outputs.jsonl", _outputs(evaluated))
     write_aside(out / "scores.json", json_bytes(scores))
     return Result(out, translator, scores, standing)
@@ -133,7 +143,7 @@ def _check_folder(recipe: Recipe, out: Path) -> bool:
                 raise UsageError(f"holds a run with other settings ({shown})", where=str(out), mend=mend)
             return False
         out.mkdir(parents=True, exist_ok=True)
-        if any(out.iterdir()):
+        if any(not entry.name.startswith(".") for entry in out.iterdir()):  # a lock, or what a killed start left
             raise UsageError("the folder is not empty and holds no run", where=str(out), mend="give another --out")
     except OSError as error:
         raise ResourceError(f"cannot use the folder: {error.strerror}", where=str(out)) from error
@@ -156,7 +166,13 @@ def _set_threads(recipe: Recipe, out: Path, task: TranslateTask, model: EncoderD
         threads = int(json.loads(path.read_text("utf-8"))["threads"])
     if not threads:
         batch = task.batch(0)
-        threads = hardware.quickest_threads(lambda: task.loss(model, batch, torch.device("cpu")).sum.backward())
+
+        def work() -> None:
+            with torch.autocast("cpu", torch.bfloat16, enabled=recipe.training.precision == "bf16"):
+                loss = task.loss(model, batch, torch.device("cpu"))
+            loss.sum.backward()
+
+        threads = hardware.quickest_threads(work)
         model.zero_grad(set_to_none=True)
     if not path.exists():
         write_aside(path, json_bytes({"threads": threads}))
@@ -192,6 +208,11 @@ def _scores(
     averaged: list[int],
 ) -> dict[str, Any]:
     """Lay scores.json out: metric → value, with baselines, signatures and what the figures depend on."""
+    others: dict[str, dict[str, Any]] = {
+        name: {metric: one.value for metric, one in of.items()} for name, of in baselines.items()
+    }
+    for one in recipe.comparisons:
+        others.setdefault(one.system, {}).update({one.metric: one.value, "note": one.note})
     decoding = recipe.settings.decoding
     how = f"|beam:{decoding.beam}|lp:{decoding.length_penalty}|avg:{len(averaged)}|seed:{recipe.training.seed}"
     edges = recipe.settings.evaluation.lengths
@@ -202,10 +223,7 @@ def _scores(
             {"words": name, "inputs": count, **{metric: one.value for metric, one in (of or {}).items()}}
             for name, count, of in lengths
         ],
-        "baselines": {
-            **{name: {metric: one.value for metric, one in of.items()} for name, of in baselines.items()},
-            **{c.system: {c.metric: c.value, "note": c.note} for c in recipe.comparisons},
-        },
+        "baselines": others,
         "signatures": {name: one.signature + how for name, one in evaluated.measures.items()},
         "steps": standing.step,
         "training_seconds": round(standing.seconds, 1),
