@@ -47,4 +47,4 @@ def _fast_bf16(device: object) -> bool:
 
     if torch.cuda.is_available():
         return torch.cuda.is_bf16_supported()
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return torch.backends.mkldnn.is_available() and torch.cpu._is_avx512_bf16_supported()

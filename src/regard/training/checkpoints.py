@@ -3,7 +3,7 @@
 ::
 
     checkpoints/step-00001234/model.safetensors      weights by name
-                              optimizer.safetensors  the optimizer's tensors, random states
+                              optimizer.safetensors  the optimizer's tensors
                               state.json             everything else
                               manifest.json          size and SHA-256 of the three, written last
 
@@ -46,7 +46,7 @@ class Checkpoint:
     Attributes:
         step: Optimizer steps done.
         model: Weights by name.
-        optimizer: The optimizer's tensors and random states by name.
+        optimizer: The optimizer's tensors by name.
         state: Everything else, as JSON has it.
     """
 
@@ -86,7 +86,7 @@ class Store:
         Args:
             step: Optimizer steps done.
             model: Weights by name.
-            optimizer: The optimizer's tensors and random states by name.
+            optimizer: The optimizer's tensors by name.
             state: What JSON can hold.
 
         Returns:
