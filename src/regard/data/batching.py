@@ -20,7 +20,7 @@ from regard.errors import ConfigError
 T = TypeVar("T")
 
 # Share of a length by which it may pass for a longer one when examples are ranked.
-NOISE = 0.2
+NOISE = 0.05
 
 
 class Order:

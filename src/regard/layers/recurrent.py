@@ -46,12 +46,13 @@ class Recurrent(nn.Module):
         dropout_p: float = 0.0,
     ) -> None:
         super().__init__()
-        kinds = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
+        kinds = {"rnn": (nn.RNN, rnn_cell), "lstm": (nn.LSTM, lstm_cell), "gru": (nn.GRU, gru_cell)}
         if cell not in kinds:
             raise ConfigError(f"unknown cell {cell!r}", mend=f"choose from {', '.join(kinds)}")
+        kind, self.cell = kinds[cell]
         self.num_parts = 2 if cell == "lstm" else 1
         self.directions = 2 if bidirectional else 1
-        self.layers = kinds[cell](
+        self.layers = kind(
             input_dim,
             hidden_dim,
             num_layers,
@@ -74,11 +75,14 @@ class Recurrent(nn.Module):
             DataError: A sequence has no token.
         """
         order_N, back_N, order_B, back_B, sizes_T = time_major(segments)
-        if state is not None:
+        if state is None:
+            shape = (self.layers.num_layers * self.directions, len(segments), self.layers.hidden_size)
+            state = tuple(x_ND.new_zeros(shape) for _ in range(self.num_parts))
+        else:
             state = tuple(part[:, order_B] for part in state)
-        packed = PackedSequence(x_ND[order_N], sizes_T)
-        hidden, last = self.layers(packed, self._join(state))
-        return hidden.data[back_N], tuple(part[:, back_B] for part in self._split(last))
+        run = self._run_packed if x_ND.is_cuda else self._run_loop
+        h_ND, last = run(x_ND[order_N], sizes_T, state)
+        return h_ND[back_N], tuple(part[:, back_B] for part in last)
 
     def step(self, x_BD: Tensor, state: State) -> tuple[Tensor, State]:
         """Run one step of each sequence.
@@ -90,14 +94,92 @@ class Recurrent(nn.Module):
         Returns:
             h_BD of the top layer, and the new state.
         """
-        hidden, last = self.layers(x_BD[None], self._join(state))
-        return hidden[0], self._split(last)
+        if x_BD.is_cuda:
+            hidden, last = self.layers(x_BD[None], state if self.num_parts == 2 else state[0])
+            return hidden[0], last if self.num_parts == 2 else (last,)
+        after = []
+        for layer in range(self.layers.num_layers):
+            w_x, w_h, b_x, b_h = self._weights(layer)
+            before = tuple(part[layer] for part in state)
+            gates = nn.functional.linear(x_BD, w_x, b_x), nn.functional.linear(before[0], w_h, b_h)
+            after.append(self.cell(*gates, before))
+            x_BD = after[-1][0]
+            if layer < self.layers.num_layers - 1:
+                x_BD = nn.functional.dropout(x_BD, self.layers.dropout, self.training)
+        return x_BD, tuple(torch.stack(part) for part in zip(*after, strict=True))
 
-    def _join(self, state: State | None) -> Tensor | State | None:
-        return state if state is None or self.num_parts == 2 else state[0]
+    def _run_packed(self, rows_ND: Tensor, sizes_T: Tensor, state: State) -> tuple[Tensor, State]:
+        """Run PyTorch's kernel: on a GPU, one launch for all times."""
+        packed = PackedSequence(rows_ND, sizes_T)
+        hidden, last = self.layers(packed, state if self.num_parts == 2 else state[0])
+        return hidden.data, last if self.num_parts == 2 else (last,)
 
-    def _split(self, last: Tensor | State) -> State:
-        return (last,) if isinstance(last, Tensor) else last
+    def _run_loop(self, rows_ND: Tensor, sizes_T: Tensor, state: State) -> tuple[Tensor, State]:
+        """Run time by time. On a CPU that is what PyTorch's kernel does too, but there the gradient of every time is
+        written into zeros for all times: a third of a training step of a small model.
+        """
+        sizes = sizes_T.tolist()
+        last: list[State] = []
+        for layer in range(self.layers.num_layers):
+            sides = []
+            for direction in range(self.directions):
+                number = layer * self.directions + direction
+                start = tuple(part[number] for part in state)
+                states, end = self._run_direction(
+                    rows_ND, sizes, start, self._weights(layer, direction), direction == 1
+                )
+                sides.append(torch.cat(states))
+                last.append(end)
+            rows_ND = torch.cat(sides, -1) if self.directions == 2 else sides[0]
+            if layer < self.layers.num_layers - 1:
+                rows_ND = nn.functional.dropout(rows_ND, self.layers.dropout, self.training)
+        return rows_ND, tuple(torch.stack(part) for part in zip(*last, strict=True))
+
+    def _run_direction(
+        self, rows_ND: Tensor, sizes: list[int], start: State, weights: tuple[Tensor, ...], backwards: bool
+    ) -> tuple[list[Tensor], State]:
+        """Run one layer in one direction; give h of each time, and the last state of each sequence."""
+        w_x, w_h, b_x, b_h = weights
+        gates = nn.functional.linear(rows_ND, w_x, b_x).split(sizes)
+        states: list[Tensor] = []
+        ended: list[State] = []
+        now = start if not backwards else tuple(part[: sizes[-1]] for part in start)
+        for time in range(len(sizes) - 1, -1, -1) if backwards else range(len(sizes)):
+            going, before = sizes[time], len(now[0])
+            if going < before:  # forwards, the shortest end first
+                ended.append(tuple(part[going:] for part in now))
+                now = tuple(part[:going] for part in now)
+            elif going > before:  # backwards, they begin last
+                now = tuple(torch.cat([part, new[before:going]]) for part, new in zip(now, start, strict=True))
+            now = self.cell(gates[time], nn.functional.linear(now[0], w_h, b_h), now)
+            states.append(now[0])
+        end = tuple(torch.cat(parts) for parts in zip(now, *reversed(ended), strict=True))
+        return (states[::-1] if backwards else states), end
+
+    def _weights(self, layer: int, direction: int = 0) -> tuple[Tensor, ...]:
+        """Give the weights and biases of a layer's gates, from its input and from its state."""
+        suffix = f"l{layer}{'_reverse' if direction else ''}"
+        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        return tuple(getattr(self.layers, f"{name}_{suffix}") for name in names)
+
+
+def rnn_cell(x_BG: Tensor, h_BG: Tensor, state: State) -> State:
+    """h = tanh(x + h), x and h being the projections of input and state (Elman 1990)."""
+    return (torch.tanh(x_BG + h_BG),)
+
+
+def gru_cell(x_BG: Tensor, h_BG: Tensor, state: State) -> State:
+    """r, z = σ(x + h);  n = tanh(x_n + r · h_n);  h = (1 − z) · n + z · h (Cho et al. 2014, §2.3)."""
+    (x_r, x_z, x_n), (h_r, h_z, h_n) = x_BG.chunk(3, -1), h_BG.chunk(3, -1)
+    new = torch.tanh(x_n + torch.sigmoid(x_r + h_r) * h_n)
+    return (new + torch.sigmoid(x_z + h_z) * (state[0] - new),)
+
+
+def lstm_cell(x_BG: Tensor, h_BG: Tensor, state: State) -> State:
+    """i, f, o = σ(x + h);  g = tanh(x + h);  c = f · c + i · g;  h = o · tanh(c) (Hochreiter & Schmidhuber 1997)."""
+    i, f, g, o = (x_BG + h_BG).chunk(4, -1)
+    c = torch.sigmoid(f) * state[1] + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(c), c
 
 
 def time_major(segments: Segments) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
