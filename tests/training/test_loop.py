@@ -64,15 +64,15 @@ def losses(folder: Path) -> list[float]:
 
 # Losses of steps 1, 6, 11 and 16; they move only when the order of batches, the models, Adam or dropout's seeds do.
 GOLDEN = {
-    "rnn": [5.57565, 4.74722, 3.62949, 2.94218],
-    "transformer": [5.97786, 4.58311, 3.78163, 2.94061],
+    "rnn": [5.57565, 4.74876, 3.63278, 2.94895],
+    "transformer": [5.97786, 4.57955, 3.77795, 2.94297],
 }
 
 
 @pytest.mark.parametrize("model", [RNN, TRANSFORMER], ids=lambda m: m["family"])
 def test_golden_losses(tmp_path: Path, model: dict) -> None:
     make_trainer(tmp_path, make_task(model)).run()
-    assert losses(tmp_path)[::5] == pytest.approx(GOLDEN[model["family"]], rel=1e-3)
+    assert losses(tmp_path)[::5] == pytest.approx(GOLDEN[model["family"]], rel=2e-4)
 
 
 def test_accumulated_micro_batches_are_one_batch(tmp_path: Path) -> None:
