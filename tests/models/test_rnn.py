@@ -182,3 +182,18 @@ def test_the_start_state_comes_from_the_last_states_of_both_directions(cell: str
 def test_settings_that_cannot_be_built_are_refused(change: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         RNN(replace(CONFIG, **change))
+
+
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
+def test_the_loop_and_pytorchs_kernel_agree(cell: str) -> None:
+    layer = Recurrent(cell, 5, 7, 2, bidirectional=True).double()  # type: ignore[arg-type]
+    sizes_T = torch.tensor([4, 4, 3, 1, 1])
+    rows_ND = torch.randn(13, 5, dtype=torch.float64, requires_grad=True)
+    state = tuple(torch.randn(4, 4, 7, dtype=torch.float64) for _ in range(layer.num_parts))
+    runs = [run(rows_ND, sizes_T, state) for run in (layer._run_loop, layer._run_packed)]
+    (one, last_one), (other, last_other) = runs
+    torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+    for part, wanted in zip(last_one, last_other, strict=True):
+        torch.testing.assert_close(part, wanted, rtol=0, atol=1e-12)
+    gradients = [torch.autograd.grad(h.square().sum(), rows_ND, retain_graph=True)[0] for h, _ in runs]
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=0, atol=1e-12)

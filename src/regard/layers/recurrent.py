@@ -115,8 +115,10 @@ class Recurrent(nn.Module):
         return hidden.data, last if self.num_parts == 2 else (last,)
 
     def _run_loop(self, rows_ND: Tensor, sizes_T: Tensor, state: State) -> tuple[Tensor, State]:
-        """Run time by time. On a CPU that is what PyTorch's kernel does too, but there the gradient of every time is
-        written into zeros for all times: a third of a training step of a small model.
+        """Run time by time.
+
+        On a CPU that is what PyTorch's kernel does too, but there the gradient of every time is written into zeros for
+        all times: a good part of a small model's training step.
         """
         sizes = sizes_T.tolist()
         last: list[State] = []
@@ -164,19 +166,19 @@ class Recurrent(nn.Module):
 
 
 def rnn_cell(x_BG: Tensor, h_BG: Tensor, state: State) -> State:
-    """h = tanh(x + h), x and h being the projections of input and state (Elman 1990)."""
+    """Elman 1990: h = tanh(x + h), x and h being the projections of input and state."""
     return (torch.tanh(x_BG + h_BG),)
 
 
 def gru_cell(x_BG: Tensor, h_BG: Tensor, state: State) -> State:
-    """r, z = σ(x + h);  n = tanh(x_n + r · h_n);  h = (1 − z) · n + z · h (Cho et al. 2014, §2.3)."""
+    """Cho et al. 2014, §2.3: r, z = σ(x + h);  n = tanh(x_n + r · h_n);  h = (1 − z) · n + z · h."""
     (x_r, x_z, x_n), (h_r, h_z, h_n) = x_BG.chunk(3, -1), h_BG.chunk(3, -1)
     new = torch.tanh(x_n + torch.sigmoid(x_r + h_r) * h_n)
     return (new + torch.sigmoid(x_z + h_z) * (state[0] - new),)
 
 
 def lstm_cell(x_BG: Tensor, h_BG: Tensor, state: State) -> State:
-    """i, f, o = σ(x + h);  g = tanh(x + h);  c = f · c + i · g;  h = o · tanh(c) (Hochreiter & Schmidhuber 1997)."""
+    """Hochreiter & Schmidhuber 1997: i, f, o = σ(x + h);  g = tanh(x + h);  c = f · c + i · g;  h = o · tanh(c)."""
     i, f, g, o = (x_BG + h_BG).chunk(4, -1)
     c = torch.sigmoid(f) * state[1] + torch.sigmoid(i) * torch.tanh(g)
     return torch.sigmoid(o) * torch.tanh(c), c
