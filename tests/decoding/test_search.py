@@ -29,7 +29,7 @@ def model_of(kind: str, vocab_size: int, seed: int, end_bias: float = 0.0) -> nn
         config = TransformerConfig(SOURCE_VOCAB, vocab_size, 8, 12, 2, 0, 1, 2, share="none")
         model: nn.Module = Transformer(config).double()
     else:
-        model = RNN(RNNConfig(SOURCE_VOCAB, vocab_size, "lstm", "additive", 8, 8, 8, share="none")).double()
+        model = RNN(RNNConfig(SOURCE_VOCAB, vocab_size, "lstm", "additive", "before", 8, 8, 8, share="none")).double()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.3 * torch.randn_like(parameter)

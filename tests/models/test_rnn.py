@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from regard.attention import Segments
 from regard.errors import ConfigError, DataError
-from regard.layers.recurrent import Recurrent, StateAttention
+from regard.layers.cells import GRU, LSTM, Cell, Elman, unroll
+from regard.layers.recurrent import Recurrent, StateAttention, time_major
 from regard.models.rnn import RNN, RNNConfig
 
 CELLS = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
@@ -119,7 +120,7 @@ def loop_gru(cell: nn.GRU, layer: int, x: list[float], h: list[float]) -> list[f
     return new
 
 
-CONFIG = RNNConfig(11, 13, "gru", "additive", 3, 5, 4, dropout=0.0)
+CONFIG = RNNConfig(11, 13, "gru", "additive", "before", 3, 5, 4, dropout=0.0)
 SOURCES, TARGETS = (4, 1, 6), (3, 5, 2)
 
 
@@ -128,9 +129,10 @@ def tokens() -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("attends", ["before", "after"])
 @pytest.mark.parametrize("attention", ["additive", "dot", "scaled-dot", "general", "none"])
-def test_the_decoder_in_loops(attention: str, layers: int) -> None:
-    model = seeded(RNN(replace(CONFIG, attention=attention, decoder_layers=layers)))
+def test_the_decoder_in_loops(attention: str, attends: str, layers: int) -> None:
+    model = seeded(RNN(replace(CONFIG, attention=attention, attends=attends, decoder_layers=layers)))
     source_M, target_N = tokens()
     logits_NV = model.head(model(source_M, Segments.ragged(SOURCES), target_N, Segments.ragged(TARGETS)))
     encoder = nn.GRU(3, 5, bidirectional=True, batch_first=True).double()
@@ -146,11 +148,21 @@ def test_the_decoder_in_loops(attention: str, layers: int) -> None:
             states = [start[5 * layer : 5 * layer + 5] for layer in range(layers)]
             for token, got_V in zip(target, got_TV, strict=True):
                 y = model.target_embed.weight[token].tolist()
-                # The context comes from the state before this token (Bahdanau et al. 2015, §3.1).
-                context = summary if attention == "none" else loop_context(model.attention, attention, states[-1], h)
-                below = [*y, *context]
-                for layer in range(layers):
-                    states[layer] = below = loop_gru(model.decoder.layers, layer, below, states[layer])
+                if attention == "none" or attends == "before":
+                    # The context comes from the state before this token (Bahdanau et al. 2015, §3.1).
+                    context = summary
+                    if attention != "none":
+                        context = loop_context(model.attention, attention, states[-1], h)
+                    below = [*y, *context]
+                    for layer in range(layers):
+                        states[layer] = below = loop_gru(model.decoder.layers, layer, below, states[layer])
+                else:
+                    # From the state after it (Luong et al. 2015, §3).
+                    states[0] = loop_gru(model.decoder.layers, 0, y, states[0])
+                    context = loop_context(model.attention, attention, states[0], h)
+                    for layer in range(1, layers):
+                        below = [*states[layer - 1], *(context if layer == 1 else [])]
+                        states[layer] = loop_gru(model.above.layers, layer - 1, below, states[layer])
                 deep = matvec(model.output_proj.weight, [*states[-1], *context, *y], model.output_proj.bias)
                 wanted_V = matvec(model.output.weight, [math.tanh(x) for x in deep], model.output.bias)
                 assert got_V.tolist() == pytest.approx(wanted_V, abs=1e-10)
@@ -184,16 +196,34 @@ def test_settings_that_cannot_be_built_are_refused(change: dict[str, object]) ->
         RNN(replace(CONFIG, **change))
 
 
-@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
-def test_the_loop_and_pytorchs_kernel_agree(cell: str) -> None:
-    layer = Recurrent(cell, 5, 7, 2, bidirectional=True).double()  # type: ignore[arg-type]
-    sizes_T = torch.tensor([4, 4, 3, 1, 1])
+@pytest.mark.parametrize("cell", CELLS)
+def test_our_run_and_pytorchs_kernel_agree(cell: str) -> None:
+    layer = seeded(Recurrent(cell, 5, 7, 2, bidirectional=True))
+    segments = Segments.ragged((1, 5, 3, 3, 1))
     rows_ND = torch.randn(13, 5, dtype=torch.float64, requires_grad=True)
-    state = tuple(torch.randn(4, 4, 7, dtype=torch.float64) for _ in range(layer.num_parts))
-    runs = [run(rows_ND, sizes_T, state) for run in (layer._run_loop, layer._run_packed)]
-    (one, last_one), (other, last_other) = runs
-    torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
-    for part, wanted in zip(last_one, last_other, strict=True):
-        torch.testing.assert_close(part, wanted, rtol=0, atol=1e-12)
-    gradients = [torch.autograd.grad(h.square().sum(), rows_ND, retain_graph=True)[0] for h, _ in runs]
-    torch.testing.assert_close(gradients[0], gradients[1], rtol=0, atol=1e-12)
+    state = tuple(torch.randn(4, 5, 7, dtype=torch.float64, requires_grad=True) for _ in range(layer.num_parts))
+    runs = layer._run_unrolled(rows_ND, segments, state), layer._run_packed(rows_ND, time_major(segments)[4], state)
+    # Different weights for every number, so that a gradient in the wrong place shows.
+    # Different weights for every number, so that a gradient in the wrong place shows.
+    weights = [torch.randn_like(part) for part in (runs[0][0], *runs[0][1])]
+    results = []
+    for h_ND, last in runs:
+        loss = sum((part * weight).sum() for part, weight in zip((h_ND, *last), weights, strict=True))
+        results.append((h_ND, *last, *torch.autograd.grad(loss, [rows_ND, *state, *layer.parameters()])))
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("cell", [Elman, GRU, LSTM])
+def test_the_derivatives_of_cells(cell: type[Cell]) -> None:
+    """Against finite differences."""
+    sizes = [3, 2, 2, 1]
+    shapes = [(2, 8, 4 * cell.num_gates), (2, 4 * cell.num_gates, 4), (2, 4 * cell.num_gates)]
+    shapes += [(2, 3, 4)] * cell.num_parts
+    inputs = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+
+    def run(x_DNG: Tensor, w_DGH: Tensor, b_DG: Tensor, *start: Tensor) -> tuple[Tensor, ...]:
+        h_DNH, last = unroll(cell, x_DNG, w_DGH, b_DG, start, sizes)
+        return h_DNH, *last
+
+    assert torch.autograd.gradcheck(run, inputs)

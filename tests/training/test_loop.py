@@ -134,6 +134,37 @@ def test_a_number_that_is_not_finite_stops_before_the_update(tmp_path: Path, whe
     assert len(losses(tmp_path)) == 3
 
 
+class Ignored(TranslateTask):
+    """A task in which no label of the second micro-batch counts."""
+
+    def is_ignored(self, batch: PairBatch) -> bool:
+        return torch.equal(batch.source_M, self.batch(1).source_M)
+
+    def count(self, batch: PairBatch) -> int:
+        return 0 if self.is_ignored(batch) else super().count(batch)
+
+    def loss(self, model, batch, device) -> Loss:
+        loss = super().loss(model, batch, device)
+        return Loss(loss.sum * 0, loss.report * 0) if self.is_ignored(batch) else loss
+
+
+def test_a_step_without_labels_has_zero_loss_and_is_counted_and_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = make_task(RNN, task=Ignored)
+    trainer = make_trainer(tmp_path, task, max_steps=4)
+    trainer.run()
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if "labels" in line]
+    assert [line["labels"] > 0 for line in steps] == [True, False, True, True]
+    assert steps[1]["loss"] == steps[1]["grad_norm"] == 0.0
+    assert all(parameter.isfinite().all() for parameter in trainer.model.parameters())
+    told = [line for line in capsys.readouterr().err.splitlines() if "no label" in line]
+    assert len(told) == 1
+    assert "step 2 " in told[0]
+    assert task.name_batch(1) in told[0]
+
+
 def test_a_run_with_other_settings_is_not_resumed(tmp_path: Path) -> None:
     make_trainer(tmp_path, make_task(RNN), max_steps=2).run()
     with pytest.raises(CheckpointError, match="other settings"):

@@ -11,11 +11,9 @@ from torch.nn.utils.rnn import PackedSequence
 from regard.attention import KVCache, Segments, Site, attend
 from regard.attention.scores import Additive, Dot, General, ScaledDot, Score
 from regard.errors import ConfigError, DataError
+from regard.layers.cells import GRU, LSTM, Elman, State, unroll
 
-Cell = Literal["rnn", "lstm", "gru"]
-
-# A recurrent state: (layers, B, hidden) of each part; LSTMs have two parts, the others one.
-State = tuple[Tensor, ...]
+CellName = Literal["rnn", "lstm", "gru"]
 
 
 class Recurrent(nn.Module):
@@ -37,7 +35,7 @@ class Recurrent(nn.Module):
 
     def __init__(
         self,
-        cell: Cell,
+        cell: CellName,
         input_dim: int,
         hidden_dim: int,
         num_layers: int = 1,
@@ -46,11 +44,11 @@ class Recurrent(nn.Module):
         dropout_p: float = 0.0,
     ) -> None:
         super().__init__()
-        kinds = {"rnn": (nn.RNN, rnn_cell), "lstm": (nn.LSTM, lstm_cell), "gru": (nn.GRU, gru_cell)}
+        kinds = {"rnn": (nn.RNN, Elman), "lstm": (nn.LSTM, LSTM), "gru": (nn.GRU, GRU)}
         if cell not in kinds:
             raise ConfigError(f"unknown cell {cell!r}", mend=f"choose from {', '.join(kinds)}")
         kind, self.cell = kinds[cell]
-        self.num_parts = 2 if cell == "lstm" else 1
+        self.num_parts = self.cell.num_parts
         self.directions = 2 if bidirectional else 1
         self.layers = kind(
             input_dim,
@@ -80,8 +78,10 @@ class Recurrent(nn.Module):
             state = tuple(x_ND.new_zeros(shape) for _ in range(self.num_parts))
         else:
             state = tuple(part[:, order_B] for part in state)
-        run = self._run_packed if x_ND.is_cuda else self._run_loop
-        h_ND, last = run(x_ND[order_N], sizes_T, state)
+        if x_ND.is_cuda:  # one launch for all times
+            h_ND, last = self._run_packed(x_ND[order_N], sizes_T, state)
+        else:
+            h_ND, last = self._run_unrolled(x_ND[order_N], segments, state)
         return h_ND[back_N], tuple(part[:, back_B] for part in last)
 
     def step(self, x_BD: Tensor, state: State) -> tuple[Tensor, State]:
@@ -102,86 +102,41 @@ class Recurrent(nn.Module):
             w_x, w_h, b_x, b_h = self._weights(layer)
             before = tuple(part[layer] for part in state)
             gates = nn.functional.linear(x_BD, w_x, b_x), nn.functional.linear(before[0], w_h, b_h)
-            after.append(self.cell(*gates, before))
+            after.append(self.cell.forward(*gates, before)[0])
             x_BD = after[-1][0]
             if layer < self.layers.num_layers - 1:
                 x_BD = nn.functional.dropout(x_BD, self.layers.dropout, self.training)
         return x_BD, tuple(torch.stack(part) for part in zip(*after, strict=True))
 
     def _run_packed(self, rows_ND: Tensor, sizes_T: Tensor, state: State) -> tuple[Tensor, State]:
-        """Run PyTorch's kernel: on a GPU, one launch for all times."""
+        """Run PyTorch's kernel."""
         packed = PackedSequence(rows_ND, sizes_T)
         hidden, last = self.layers(packed, state if self.num_parts == 2 else state[0])
         return hidden.data, last if self.num_parts == 2 else (last,)
 
-    def _run_loop(self, rows_ND: Tensor, sizes_T: Tensor, state: State) -> tuple[Tensor, State]:
-        """Run time by time.
-
-        On a CPU that is what PyTorch's kernel does too, but there the gradient of every time is written into zeros for
-        all times: a good part of a small model's training step.
-        """
-        sizes = sizes_T.tolist()
+    def _run_unrolled(self, rows_ND: Tensor, segments: Segments, state: State) -> tuple[Tensor, State]:
+        """Run time by time, both directions at once: the second one reads every sequence from its end."""
+        sizes, reversed_N = time_major(segments)[4].tolist(), reversal(segments)
         last: list[State] = []
         for layer in range(self.layers.num_layers):
-            sides = []
-            for direction in range(self.directions):
-                number = layer * self.directions + direction
-                start = tuple(part[number] for part in state)
-                states, end = self._run_direction(
-                    rows_ND, sizes, start, self._weights(layer, direction), direction == 1
-                )
-                sides.append(torch.cat(states))
-                last.append(end)
-            rows_ND = torch.cat(sides, -1) if self.directions == 2 else sides[0]
+            numbers = range(layer * self.directions, (layer + 1) * self.directions)
+            parameters = [self._weights(layer, direction) for direction in range(self.directions)]
+            w_x, w_h, b_x, b_h = (torch.stack(kind) for kind in zip(*parameters, strict=True))
+            x_DND = torch.stack([rows_ND, rows_ND[reversed_N]][: self.directions])
+            gates_DNG = torch.baddbmm(b_x[:, None], x_DND, w_x.transpose(1, 2))
+            start = tuple(part[numbers.start : numbers.stop] for part in state)
+            h_DNH, end = unroll(self.cell, gates_DNG, w_h, b_h, start, sizes)
+            last.append(end)
+            rows_ND = h_DNH[0] if self.directions == 1 else torch.cat([h_DNH[0], h_DNH[1][reversed_N]], -1)
             if layer < self.layers.num_layers - 1:
                 rows_ND = nn.functional.dropout(rows_ND, self.layers.dropout, self.training)
-        return rows_ND, tuple(torch.stack(part) for part in zip(*last, strict=True))
-
-    def _run_direction(
-        self, rows_ND: Tensor, sizes: list[int], start: State, weights: tuple[Tensor, ...], backwards: bool
-    ) -> tuple[list[Tensor], State]:
-        """Run one layer in one direction; give h of each time, and the last state of each sequence."""
-        w_x, w_h, b_x, b_h = weights
-        gates = nn.functional.linear(rows_ND, w_x, b_x).split(sizes)
-        states: list[Tensor] = []
-        ended: list[State] = []
-        now = start if not backwards else tuple(part[: sizes[-1]] for part in start)
-        for time in range(len(sizes) - 1, -1, -1) if backwards else range(len(sizes)):
-            going, before = sizes[time], len(now[0])
-            if going < before:  # forwards, the shortest end first
-                ended.append(tuple(part[going:] for part in now))
-                now = tuple(part[:going] for part in now)
-            elif going > before:  # backwards, they begin last
-                now = tuple(torch.cat([part, new[before:going]]) for part, new in zip(now, start, strict=True))
-            now = self.cell(gates[time], nn.functional.linear(now[0], w_h, b_h), now)
-            states.append(now[0])
-        end = tuple(torch.cat(parts) for parts in zip(now, *reversed(ended), strict=True))
-        return (states[::-1] if backwards else states), end
+        return rows_ND, tuple(torch.cat(part) for part in zip(*last, strict=True))
 
     def _weights(self, layer: int, direction: int = 0) -> tuple[Tensor, ...]:
         """Give the weights and biases of a layer's gates, from its input and from its state."""
         suffix = f"l{layer}{'_reverse' if direction else ''}"
         names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
         return tuple(getattr(self.layers, f"{name}_{suffix}") for name in names)
-
-
-def rnn_cell(x_BG: Tensor, h_BG: Tensor, state: State) -> State:
-    """Elman 1990: h = tanh(x + h), x and h being the projections of input and state."""
-    return (torch.tanh(x_BG + h_BG),)
-
-
-def gru_cell(x_BG: Tensor, h_BG: Tensor, state: State) -> State:
-    """Cho et al. 2014, §2.3: r, z = σ(x + h);  n = tanh(x_n + r · h_n);  h = (1 − z) · n + z · h."""
-    (x_r, x_z, x_n), (h_r, h_z, h_n) = x_BG.chunk(3, -1), h_BG.chunk(3, -1)
-    new = torch.tanh(x_n + torch.sigmoid(x_r + h_r) * h_n)
-    return (new + torch.sigmoid(x_z + h_z) * (state[0] - new),)
-
-
-def lstm_cell(x_BG: Tensor, h_BG: Tensor, state: State) -> State:
-    """Hochreiter & Schmidhuber 1997: i, f, o = σ(x + h);  g = tanh(x + h);  c = f · c + i · g;  h = o · tanh(c)."""
-    i, f, g, o = (x_BG + h_BG).chunk(4, -1)
-    c = torch.sigmoid(f) * state[1] + torch.sigmoid(i) * torch.tanh(g)
-    return torch.sigmoid(o) * torch.tanh(c), c
 
 
 def time_major(segments: Segments) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -215,6 +170,24 @@ def time_major(segments: Segments) -> tuple[Tensor, Tensor, Tensor, Tensor, Tens
         moved = tuple(t.to(device) for t in (order_N, back_N, order_B, back_B))
         segments._derived["time_major"] = (*moved, there_TB.sum(1))
     return segments._derived["time_major"]
+
+
+def reversal(segments: Segments) -> Tensor:
+    """Find, for every place of :func:`time_major`, the place of the token as far from its sequence's end.
+
+    Args:
+        segments: The sequences, each of at least one token.
+
+    Returns:
+        places_N, its own inverse.
+    """
+    if "reversal" not in segments._derived:
+        order_N, back_N, *_ = time_major(segments)
+        sequence_N, position_N = segments.sequence_N()[order_N], segments.positions_N()[order_N]
+        starts_B = segments.lengths_B.cumsum(0) - segments.lengths_B
+        mirrored_N = (starts_B + segments.lengths_B - 1)[sequence_N] - position_N
+        segments._derived["reversal"] = (back_N[mirrored_N],)
+    return segments._derived["reversal"][0]
 
 
 class StateAttention(Site):
@@ -252,13 +225,12 @@ class StateAttention(Site):
             segments: Which belong together.
 
         Returns:
-            What :meth:`forward` looks at: W_h h as keys, h as values.
+            What :meth:`step` looks at: W_h h as keys, h as values.
         """
-        k_M1K = self.k_proj(h_MD)[:, None].to(h_MD.dtype)  # under autocast only projections are narrow
-        return KVCache.filled(k_M1K, h_MD[:, None], segments)
+        return KVCache.filled(self._keys(h_MD), h_MD[:, None], segments)
 
-    def forward(self, state_BD: Tensor, q_segments: Segments, memory: KVCache) -> Tensor:
-        """Look at the source from a decoder state.
+    def step(self, state_BD: Tensor, q_segments: Segments, memory: KVCache) -> Tensor:
+        """Look at the source from one decoder state, or from one of each beam.
 
         Args:
             state_BD: Decoder states, one or several (beams) for each source.
@@ -269,9 +241,30 @@ class StateAttention(Site):
             c_BD, the contexts.
         """
         keys, values = memory.k_BCGK.flatten(0, 1), memory.v_BCGK.flatten(0, 1)
-        queries = self.q_proj(state_BD)[:, None].to(values.dtype)
+        return self._attend(state_BD, q_segments, keys, values, memory.segments)
+
+    def forward(self, state_ND: Tensor, q_segments: Segments, h_MD: Tensor, segments: Segments) -> Tensor:
+        """Look at the source from all decoder states at once.
+
+        Args:
+            state_ND: Decoder states.
+            q_segments: Which of them belong to one source.
+            h_MD: Encoder states of all sources.
+            segments: Which belong together.
+
+        Returns:
+            c_ND, the contexts.
+        """
+        return self._attend(state_ND, q_segments, self._keys(h_MD), h_MD[:, None], segments)
+
+    def _keys(self, h_MD: Tensor) -> Tensor:
+        return self.k_proj(h_MD)[:, None].to(h_MD.dtype)  # under autocast only projections are narrow
+
+    def _attend(
+        self, state_ND: Tensor, q_segments: Segments, keys: Tensor, values: Tensor, segments: Segments
+    ) -> Tensor:
+        queries = self.q_proj(state_ND)[:, None].to(values.dtype)
         # Keys and values differ in width here; the formula's own backend takes that for every score.
-        context_B1D = attend(
-            queries, keys, values, q_segments, memory.segments, score=self.score, backend="reference", site=self
-        )
-        return context_B1D[:, 0]
+        return attend(queries, keys, values, q_segments, segments, score=self.score, backend="reference", site=self)[
+            :, 0
+        ]

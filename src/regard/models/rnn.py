@@ -1,8 +1,10 @@
 """The recurrent encoder–decoder, without and with attention.
 
 Without: the encoder's last state is the one context c of all steps, s_t = g_U(y_{t−1}, s_{t−1}, c) (Sutskever et al.
-2014; Cho et al. 2014, §2.2). With: a new context from every state, c_t = Σ_i a_{t,i} h_i with weights from s_{t−1} and
-h_i, which nothing supervises (Bahdanau et al. 2015, §3; scores of Luong et al. 2015, §3.1).
+2014; Cho et al. 2014, §2.2). With: a new context at every step, c_t = Σ_i a_{t,i} h_i, which nothing supervises. Its
+weights come from the state before the step, s_{t−1}, and it enters the recurrence (Bahdanau et al. 2015, §3); or from
+the state after it, s_t, and it enters the layers above and the output (Luong et al. 2015, §3; Wu et al. 2016, §3): then
+all steps of a known target attend at once.
 
 Ours differs in: one affine layer with tanh before the output instead of maxout; a start state made from both
 directions' last states; dropout.
@@ -17,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention import KVCache, Segments
-from regard.layers.recurrent import Cell, Recurrent, State, StateAttention, time_major
+from regard.layers.cells import State
+from regard.layers.recurrent import CellName, Recurrent, StateAttention, time_major
 from regard.models.interface import EncoderDecoder, Share, check_share
 from regard.models.registry import Family, register
 
@@ -31,6 +34,7 @@ class RNNConfig:
         target_vocab_size: Tokens of the target vocabulary.
         cell: ``rnn``, ``lstm`` or ``gru``.
         attention: ``none``, ``additive``, ``dot``, ``scaled-dot`` or ``general``.
+        attends: ``before`` the step, from the top layer's last state, or ``after`` the first layer's step.
         embed_dim: Width of token vectors.
         hidden_dim: Width of states; each direction of the encoder has it.
         attention_dim: Width in which states are compared.
@@ -43,8 +47,9 @@ class RNNConfig:
 
     source_vocab_size: int
     target_vocab_size: int
-    cell: Cell = "gru"
+    cell: CellName = "gru"
     attention: Literal["none", "additive", "dot", "scaled-dot", "general"] = "additive"
+    attends: Literal["before", "after"] = "before"
     embed_dim: int = 256
     hidden_dim: int = 512
     attention_dim: int = 512
@@ -116,7 +121,18 @@ class RNN(EncoderDecoder):
         self.attention: StateAttention | None = None
         if c.attention != "none":
             self.attention = StateAttention(c.hidden_dim, context_dim, c.attention_dim, c.attention)
-        self.decoder = Recurrent(c.cell, c.embed_dim + context_dim, c.hidden_dim, c.decoder_layers, dropout_p=c.dropout)
+        # Layers whose input has the context: all of them, or those above the first.
+        self.above: Recurrent | None = None
+        if self.attention is not None and c.attends == "after":
+            self.decoder = Recurrent(c.cell, c.embed_dim, c.hidden_dim)
+            if c.decoder_layers > 1:
+                self.above = Recurrent(
+                    c.cell, c.hidden_dim + context_dim, c.hidden_dim, c.decoder_layers - 1, dropout_p=c.dropout
+                )
+        else:
+            self.decoder = Recurrent(
+                c.cell, c.embed_dim + context_dim, c.hidden_dim, c.decoder_layers, dropout_p=c.dropout
+            )
         self.output_proj = nn.Linear(c.hidden_dim + context_dim + c.embed_dim, c.embed_dim)
         self.output = nn.Linear(c.embed_dim, c.target_vocab_size)
         nn.init.zeros_(self.output.bias)
@@ -143,11 +159,17 @@ class RNN(EncoderDecoder):
         if self.attention is None:
             context_ND = context_BD[target_segments.sequence_N()]
             s_ND, _ = self.decoder(torch.cat([y_ND, context_ND], -1), target_segments, state)
+        elif self.config.attends == "before":
+            s_ND, context_ND = self._step_by_step(self.attention, h_MD, source_segments, y_ND, target_segments, state)
         else:
-            s_ND, context_ND = self._attentive(self.attention, h_MD, source_segments, y_ND, target_segments, state)
+            s_ND, _ = self.decoder(y_ND, target_segments, tuple(part[:1] for part in state))
+            context_ND = self.attention(s_ND, target_segments, h_MD, source_segments)
+            if self.above is not None:
+                above_ND = torch.cat([self.dropout(s_ND), context_ND], -1)
+                s_ND, _ = self.above(above_ND, target_segments, tuple(part[1:] for part in state))
         return self._deep(y_ND, s_ND, context_ND)
 
-    def _attentive(
+    def _step_by_step(
         self,
         attention: StateAttention,
         h_MD: Tensor,
@@ -170,7 +192,7 @@ class RNN(EncoderDecoder):
                 state = tuple(part[:, :going] for part in state)
                 memory = memory.first(going)
                 q_segments = replace(Segments.uniform(going, 1, y_ND.device), origin=names[:going])
-            context_BD = attention(state[0][-1], q_segments, memory)
+            context_BD = attention.step(state[0][-1], q_segments, memory)
             s_BD, state = self.decoder.step(torch.cat([y_BD, context_BD], -1), state)
             states.append(s_BD)
             contexts.append(context_BD)
@@ -191,13 +213,22 @@ class RNN(EncoderDecoder):
         return RNNState(state, self.attention.remember(h_MD, segments), None, beams)
 
     def step(self, tokens_R: Tensor, state: RNNState) -> tuple[Tensor, RNNState]:
-        y_RD = self.dropout(self.target_embed(tokens_R))
-        if self.attention is not None and state.memory is not None:
-            q_segments = Segments.uniform(len(tokens_R) // state.beams, state.beams, tokens_R.device)
-            context_RD = self.attention(state.state[0][-1], q_segments, state.memory)
-        else:
+        y_RD, hidden = self.dropout(self.target_embed(tokens_R)), state.state
+        if self.attention is None or state.memory is None:
             context_RD = cast(Tensor, state.context_RD)
-        s_RD, hidden = self.decoder.step(torch.cat([y_RD, context_RD], -1), state.state)
+            s_RD, hidden = self.decoder.step(torch.cat([y_RD, context_RD], -1), hidden)
+            return self.head(self._deep(y_RD, s_RD, context_RD)), replace(state, state=hidden)
+        q_segments = Segments.uniform(len(tokens_R) // state.beams, state.beams, tokens_R.device)
+        if self.config.attends == "before":
+            context_RD = self.attention.step(hidden[0][-1], q_segments, state.memory)
+            s_RD, hidden = self.decoder.step(torch.cat([y_RD, context_RD], -1), hidden)
+        else:
+            s_RD, first = self.decoder.step(y_RD, tuple(part[:1] for part in hidden))
+            context_RD = self.attention.step(s_RD, q_segments, state.memory)
+            above: State = tuple(part[1:] for part in hidden)
+            if self.above is not None:
+                s_RD, above = self.above.step(torch.cat([s_RD, context_RD], -1), above)
+            hidden = tuple(torch.cat(both) for both in zip(first, above, strict=True))
         return self.head(self._deep(y_RD, s_RD, context_RD)), replace(state, state=hidden)
 
 
@@ -207,10 +238,12 @@ register(
         config=RNNConfig,
         build=RNN,
         tiny=(
-            RNNConfig(23, 29, "gru", "additive", 8, 16, 12),
-            RNNConfig(23, 29, "lstm", "general", 8, 16, 16, 2, 2),
-            RNNConfig(23, 23, "rnn", "scaled-dot", 8, 16, 16, bidirectional=False, share="all"),
-            RNNConfig(23, 29, "gru", "none", 8, 16, 16, 2, 1, share="none"),
+            RNNConfig(23, 29, "gru", "additive", "before", 8, 16, 12),
+            RNNConfig(23, 29, "lstm", "general", "before", 8, 16, 16, 2, 2),
+            RNNConfig(23, 23, "rnn", "scaled-dot", "before", 8, 16, 16, bidirectional=False, share="all"),
+            RNNConfig(23, 29, "gru", "none", "before", 8, 16, 16, 2, 1, share="none"),
+            RNNConfig(23, 29, "gru", "additive", "after", 8, 16, 12),
+            RNNConfig(23, 29, "lstm", "dot", "after", 8, 16, 16, 1, 3),
         ),
     )
 )

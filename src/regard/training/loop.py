@@ -176,21 +176,26 @@ class Trainer:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         tokens = sum(self.task.tokens(batch) for batch in batches)
+        if not count:
+            named = self._named(range(first, first + len(batches)))
+            self.progress.say(f"warning: step {standing.step + 1} has no label to learn from: {named}")
         standing.step += 1
         standing.tokens += tokens
         standing.seconds = time.perf_counter() - self._clock
-        self._log({"loss": mean, "learning_rate": rate, "grad_norm": norm}, {"tokens": tokens})
+        self._log({"loss": mean, "learning_rate": rate, "grad_norm": norm}, {"tokens": tokens, "labels": count})
         self.progress.step(standing.step, standing.seconds, tokens, mean)
 
     def _refuse_update(self, mean: float, norm: float, indices: range) -> None:
         self.optimizer.zero_grad(set_to_none=True)
         self._flush()
-        named = "; ".join(self.task.name_batch(index) for index in indices)
         raise NumericError(
             f"loss {mean}, gradient norm {norm} at step {self.standing.step + 1}",
-            where=named,
+            where=self._named(indices),
             mend="the weights are as before the step; lower the learning rate or look at these lines",
         )
+
+    def _named(self, indices: range) -> str:
+        return "; ".join(self.task.name_batch(index) for index in indices)
 
     def _validate(self) -> None:
         """Score the model, note whether it is the best so far, save."""
