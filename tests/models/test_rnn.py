@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from regard.attention import Segments
 from regard.errors import ConfigError, DataError
 from regard.layers.cells import GRU, LSTM, Cell, Elman, unroll
-from regard.layers.recurrent import Recurrent, StateAttention, time_major
+from regard.layers.recurrent import Recurrent, StateAttention, Times
 from regard.models.rnn import RNN, RNNConfig
 
 CELLS = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
@@ -202,7 +202,7 @@ def test_our_run_and_pytorchs_kernel_agree(cell: str) -> None:
     segments = Segments.ragged((1, 5, 3, 3, 1))
     rows_ND = torch.randn(13, 5, dtype=torch.float64, requires_grad=True)
     state = tuple(torch.randn(4, 5, 7, dtype=torch.float64, requires_grad=True) for _ in range(layer.num_parts))
-    runs = layer._run_unrolled(rows_ND, segments, state), layer._run_packed(rows_ND, time_major(segments)[4], state)
+    runs = [run(rows_ND, Times.of(segments), state) for run in (layer._run_unrolled, layer._run_packed)]
     # Different weights for every number, so that a gradient in the wrong place shows.
     # Different weights for every number, so that a gradient in the wrong place shows.
     weights = [torch.randn_like(part) for part in (runs[0][0], *runs[0][1])]

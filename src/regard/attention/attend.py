@@ -177,7 +177,7 @@ def _check_cover(q: Tensor, q_segments: Segments, k_segments: Segments, mask: Ma
     queries, keys = (
         # What is known without waiting for the device; counting the rows of ragged ones has fetched their lengths
         # already.
-        max(s._derived.get("lengths", ()), default=0) if s.form == "slots" else max(s.lengths, default=0)
+        max((s.known_lengths or ()) if s.form == "slots" else s.lengths, default=0)
         for s in (q_segments, k_segments)
     )
     for given in (mask, bias):

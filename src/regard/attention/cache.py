@@ -72,10 +72,8 @@ class KVCache:
     @property
     def segments(self) -> Segments:
         """The slots, as what attention is told."""
-        segments = Segments.slots(self.lengths_B, self.k_BCGK.shape[1], self.max_len, clean=True)
-        if self.even:
-            segments._derived["lengths"] = (self.max_len,) * len(segments)
-        return segments
+        known = (self.max_len,) * len(self.lengths_B) if self.even else None
+        return Segments.slots(self.lengths_B, self.k_BCGK.shape[1], self.max_len, clean=True, known_lengths=known)
 
     def reserve(self, capacity: int) -> KVCache:
         """Make room.

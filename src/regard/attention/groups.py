@@ -227,7 +227,7 @@ def plan(q_segments: Segments, k_segments: Segments) -> Plan:
     Returns:
         The plan.
     """
-    known = q_segments._derived.setdefault("plans", {})
+    known = q_segments.derived("plans", dict[int, Plan])
     if id(k_segments) not in known:
         known[id(k_segments)] = _make(q_segments, k_segments)
     return known[id(k_segments)]
@@ -258,7 +258,7 @@ def _make(q_segments: Segments, k_segments: Segments) -> Plan:
         if not (len(q_segments) and q_segments.max_len and k_segments.max_len):
             return Plan((), None, None, None, None, owners)
         # Slots need a mask unless the host knows that all are full up to the bound.
-        known = None if k_segments.form == "slots" and "lengths" not in k_segments._derived else k_segments.lengths
+        known = k_segments.known_lengths if k_segments.form == "slots" else k_segments.lengths
         filled = known is None or min(known) < k_segments.max_len
         sequences_B = torch.arange(len(q_segments), device=device)
         sizes = q_segments.max_len, k_segments.max_len

@@ -9,10 +9,10 @@ heads, G key–value heads, K head size, V vocabulary, L layers, C capacity of a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.utils._pytree as pytree
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from regard.errors import UsageError
 
+T = TypeVar("T")
 Form = Literal["uniform", "ragged", "slots"]
 
 
@@ -70,9 +71,8 @@ class Segments:
     capacity: int = 0
     clean: bool = False
     origin: tuple[int, ...] | None = None
-    # Things derived from the lengths on first use (host copies, the groups of the dense backend): they follow from the
-    # fields above alone, so a copy without them behaves alike.
-    _derived: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+    # See `derived`: what is there follows from the fields above alone, so a copy without it behaves alike.
+    _derived: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @staticmethod
     def uniform(count: int, length: int, device: torch.device | str | None = None) -> Segments:
@@ -120,7 +120,13 @@ class Segments:
         return segments
 
     @staticmethod
-    def slots(lengths_B: Tensor, capacity: int, max_len: int | None = None, clean: bool = False) -> Segments:
+    def slots(
+        lengths_B: Tensor,
+        capacity: int,
+        max_len: int | None = None,
+        clean: bool = False,
+        known_lengths: tuple[int, ...] | None = None,
+    ) -> Segments:
         """Make the slots of a cache.
 
         Args:
@@ -128,16 +134,39 @@ class Segments:
             capacity: Places of a slot; row ``b * capacity`` is the first of slot b.
             max_len: A bound of the lengths known on the host, so that nothing beyond it is read; None is the capacity.
             clean: All places beyond the lengths hold finite numbers; False clears them at every use.
+            known_lengths: The lengths, where the host has them without waiting for the device.
 
         Returns:
             The segments of ``B * capacity`` rows.
         """
         starts_B = torch.arange(lengths_B.shape[0], dtype=torch.int64, device=lengths_B.device) * capacity
-        return Segments("slots", lengths_B, starts_B, capacity if max_len is None else max_len, capacity, clean)
+        segments = Segments("slots", lengths_B, starts_B, capacity if max_len is None else max_len, capacity, clean)
+        if known_lengths is not None:
+            segments._derived["lengths"] = known_lengths
+        return segments
 
     def __len__(self) -> int:
         """Count the sequences."""
         return self.lengths_B.shape[0]
+
+    def derived(self, name: Hashable, make: Callable[[], T]) -> T:
+        """Compute something from the segments once, and keep it with them.
+
+        Args:
+            name: What it is.
+            make: Computes it, from these segments alone.
+
+        Returns:
+            What ``make`` gave the first time.
+        """
+        if name not in self._derived:
+            self._derived[name] = make()
+        return self._derived[name]
+
+    @property
+    def known_lengths(self) -> tuple[int, ...] | None:
+        """The lengths, where the host has them already; None where asking would wait for the device."""
+        return self._derived.get("lengths")
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -163,15 +192,14 @@ class Segments:
         Returns:
             int64, one position a row; for slots, the places of the slot.
         """
-        if "positions" not in self._derived:
-            if self.form == "ragged":
-                starts_N = torch.repeat_interleave(self.starts_B, self.lengths_B, output_size=self.num_rows)
-                positions_N = torch.arange(self.num_rows, device=self.lengths_B.device) - starts_N
-            else:
-                size = self.capacity if self.form == "slots" else self.max_len
-                positions_N = torch.arange(size, device=self.lengths_B.device).repeat(len(self))
-            self._derived["positions"] = positions_N
-        return self._derived["positions"]
+        return self.derived("positions", self._positions)
+
+    def _positions(self) -> Tensor:
+        if self.form == "ragged":
+            starts_N = torch.repeat_interleave(self.starts_B, self.lengths_B, output_size=self.num_rows)
+            return torch.arange(self.num_rows, device=self.lengths_B.device) - starts_N
+        size = self.capacity if self.form == "slots" else self.max_len
+        return torch.arange(size, device=self.lengths_B.device).repeat(len(self))
 
     def sequence_N(self) -> Tensor:
         """Say to which sequence each token belongs.

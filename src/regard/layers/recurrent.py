@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -72,17 +74,15 @@ class Recurrent(nn.Module):
         Raises:
             DataError: A sequence has no token.
         """
-        order_N, back_N, order_B, back_B, sizes_T = time_major(segments)
+        times = Times.of(segments)
         if state is None:
             shape = (self.layers.num_layers * self.directions, len(segments), self.layers.hidden_size)
             state = tuple(x_ND.new_zeros(shape) for _ in range(self.num_parts))
         else:
-            state = tuple(part[:, order_B] for part in state)
-        if x_ND.is_cuda:  # one launch for all times
-            h_ND, last = self._run_packed(x_ND[order_N], sizes_T, state)
-        else:
-            h_ND, last = self._run_unrolled(x_ND[order_N], segments, state)
-        return h_ND[back_N], tuple(part[:, back_B] for part in last)
+            state = tuple(part[:, times.order_B] for part in state)
+        run = self._run_packed if x_ND.is_cuda else self._run_unrolled
+        h_ND, last = run(x_ND[times.order_N], times, state)
+        return h_ND[times.back_N], tuple(part[:, times.back_B] for part in last)
 
     def step(self, x_BD: Tensor, state: State) -> tuple[Tensor, State]:
         """Run one step of each sequence.
@@ -108,26 +108,25 @@ class Recurrent(nn.Module):
                 x_BD = nn.functional.dropout(x_BD, self.layers.dropout, self.training)
         return x_BD, tuple(torch.stack(part) for part in zip(*after, strict=True))
 
-    def _run_packed(self, rows_ND: Tensor, sizes_T: Tensor, state: State) -> tuple[Tensor, State]:
-        """Run PyTorch's kernel."""
-        packed = PackedSequence(rows_ND, sizes_T)
+    def _run_packed(self, rows_ND: Tensor, times: Times, state: State) -> tuple[Tensor, State]:
+        """Run PyTorch's kernel: on a GPU, one launch for all times."""
+        packed = PackedSequence(rows_ND, torch.tensor(times.sizes))
         hidden, last = self.layers(packed, state if self.num_parts == 2 else state[0])
         return hidden.data, last if self.num_parts == 2 else (last,)
 
-    def _run_unrolled(self, rows_ND: Tensor, segments: Segments, state: State) -> tuple[Tensor, State]:
+    def _run_unrolled(self, rows_ND: Tensor, times: Times, state: State) -> tuple[Tensor, State]:
         """Run time by time, both directions at once: the second one reads every sequence from its end."""
-        sizes, reversed_N = time_major(segments)[4].tolist(), reversal(segments)
         last: list[State] = []
         for layer in range(self.layers.num_layers):
             numbers = range(layer * self.directions, (layer + 1) * self.directions)
             parameters = [self._weights(layer, direction) for direction in range(self.directions)]
             w_x, w_h, b_x, b_h = (torch.stack(kind) for kind in zip(*parameters, strict=True))
-            x_DND = torch.stack([rows_ND, rows_ND[reversed_N]][: self.directions])
+            x_DND = torch.stack([rows_ND, rows_ND[times.mirror_N]][: self.directions])
             gates_DNG = torch.baddbmm(b_x[:, None], x_DND, w_x.transpose(1, 2))
             start = tuple(part[numbers.start : numbers.stop] for part in state)
-            h_DNH, end = unroll(self.cell, gates_DNG, w_h, b_h, start, sizes)
+            h_DNH, end = unroll(self.cell, gates_DNG, w_h, b_h, start, times.sizes)
             last.append(end)
-            rows_ND = h_DNH[0] if self.directions == 1 else torch.cat([h_DNH[0], h_DNH[1][reversed_N]], -1)
+            rows_ND = h_DNH[0] if self.directions == 1 else torch.cat([h_DNH[0], h_DNH[1][times.mirror_N]], -1)
             if layer < self.layers.num_layers - 1:
                 rows_ND = nn.functional.dropout(rows_ND, self.layers.dropout, self.training)
         return rows_ND, tuple(torch.cat(part) for part in zip(*last, strict=True))
@@ -139,55 +138,63 @@ class Recurrent(nn.Module):
         return tuple(getattr(self.layers, f"{name}_{suffix}") for name in names)
 
 
-def time_major(segments: Segments) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Find the order in which recurrent kernels read a batch: all first tokens, then all second ones.
+@dataclass(frozen=True)
+class Times:
+    """The order in which a recurrence reads a batch: all first tokens, then all second ones, and so on.
 
-    Of the tokens at one time, those of the longest sequences stand first.
+    Of the tokens at one time, those of the longest sequences stand first, so that those still going are always first.
 
-    Args:
-        segments: The sequences, each of at least one token.
-
-    Returns:
-        Row of each place and place of each row; sequence of each rank and rank of each sequence, by length; and the
-        number of sequences that have a token at each time (on the CPU).
-
-    Raises:
-        DataError: A sequence has no token.
+    Attributes:
+        order_N: Row of the token at each place.
+        back_N: Place of each row.
+        order_B: Sequence of each rank, the longest first.
+        back_B: Rank of each sequence.
+        sizes: How many sequences have a token at each time.
+        mirror_N: For each place that of the token as far from its sequence's end; its own inverse.
     """
-    if "time_major" not in segments._derived:
-        lengths_B = torch.tensor(segments.lengths, dtype=torch.int64)
+
+    order_N: Tensor
+    back_N: Tensor
+    order_B: Tensor
+    back_B: Tensor
+    sizes: list[int]
+    mirror_N: Tensor
+
+    @staticmethod
+    def of(segments: Segments) -> Times:
+        """Find the order for a batch, once.
+
+        Args:
+            segments: The sequences, each of at least one token.
+
+        Returns:
+            The order, on their device.
+
+        Raises:
+            DataError: A sequence has no token.
+        """
+        return segments.derived("times", lambda: Times._make(segments.lengths, segments.lengths_B.device))
+
+    @staticmethod
+    def _make(lengths: Sequence[int], device: torch.device) -> Times:
+        lengths_B = torch.tensor(lengths, dtype=torch.int64)
         if len(lengths_B) == 0 or int(lengths_B.min()) < 1:
             raise DataError("a recurrent layer met a sequence without tokens")
         order_B = torch.argsort(lengths_B, descending=True, stable=True)
-        back_B = torch.argsort(order_B)
         times_T1 = torch.arange(int(lengths_B.max()))[:, None]
         there_TB = times_T1 < lengths_B[order_B]
         starts_B = (lengths_B.cumsum(0) - lengths_B)[order_B]
         order_N = (starts_B + times_T1)[there_TB]
-        back_N = torch.empty_like(order_N)
-        back_N[order_N] = torch.arange(len(order_N))
-        device = segments.lengths_B.device
-        moved = tuple(t.to(device) for t in (order_N, back_N, order_B, back_B))
-        segments._derived["time_major"] = (*moved, there_TB.sum(1))
-    return segments._derived["time_major"]
-
-
-def reversal(segments: Segments) -> Tensor:
-    """Find, for every place of :func:`time_major`, the place of the token as far from its sequence's end.
-
-    Args:
-        segments: The sequences, each of at least one token.
-
-    Returns:
-        places_N, its own inverse.
-    """
-    if "reversal" not in segments._derived:
-        order_N, back_N, *_ = time_major(segments)
-        sequence_N, position_N = segments.sequence_N()[order_N], segments.positions_N()[order_N]
-        starts_B = segments.lengths_B.cumsum(0) - segments.lengths_B
-        mirrored_N = (starts_B + segments.lengths_B - 1)[sequence_N] - position_N
-        segments._derived["reversal"] = (back_N[mirrored_N],)
-    return segments._derived["reversal"][0]
+        mirrored_N = (starts_B + lengths_B[order_B] - 1 - times_T1)[there_TB]
+        back_N = torch.argsort(order_N)
+        return Times(
+            order_N.to(device),
+            back_N.to(device),
+            order_B.to(device),
+            torch.argsort(order_B).to(device),
+            there_TB.sum(1).tolist(),
+            back_N[mirrored_N].to(device),
+        )
 
 
 class StateAttention(Site):

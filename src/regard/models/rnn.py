@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from regard.attention import KVCache, Segments
 from regard.layers.cells import State
-from regard.layers.recurrent import CellName, Recurrent, StateAttention, time_major
+from regard.layers.recurrent import CellName, Recurrent, StateAttention, Times
 from regard.models.interface import EncoderDecoder, Share, check_share
 from regard.models.registry import Family, register
 
@@ -179,14 +179,14 @@ class RNN(EncoderDecoder):
         state: State,
     ) -> tuple[Tensor, Tensor]:
         """Decode known targets step by step, longest first, so that those still going stand first at each time."""
-        order_N, back_N, order_B, _, sizes_T = time_major(target_segments)
-        memory = attention.remember(h_MD, source_segments).select(order_B)
-        state = tuple(part[:, order_B] for part in state)
-        names = tuple(order_B.tolist())
+        times = Times.of(target_segments)
+        memory = attention.remember(h_MD, source_segments).select(times.order_B)
+        state = tuple(part[:, times.order_B] for part in state)
+        names = tuple(times.order_B.tolist())
         states: list[Tensor] = []
         contexts: list[Tensor] = []
         q_segments = Segments.uniform(0, 1, y_ND.device)
-        for y_BD in y_ND[order_N].split(sizes_T.tolist()):
+        for y_BD in y_ND[times.order_N].split(times.sizes):
             if len(y_BD) != len(q_segments):
                 going = len(y_BD)
                 state = tuple(part[:, :going] for part in state)
@@ -196,7 +196,7 @@ class RNN(EncoderDecoder):
             s_BD, state = self.decoder.step(torch.cat([y_BD, context_BD], -1), state)
             states.append(s_BD)
             contexts.append(context_BD)
-        return torch.cat(states)[back_N], torch.cat(contexts)[back_N]
+        return torch.cat(states)[times.back_N], torch.cat(contexts)[times.back_N]
 
     def _deep(self, y_ND: Tensor, s_ND: Tensor, context_ND: Tensor) -> Tensor:
         """Combine the last token, the state and the context for the output (Bahdanau et al. 2015, appendix A.2.2)."""
