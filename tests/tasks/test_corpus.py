@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.data import Pair
+from regard.data import Pair, catalogue, read_pairs
 from regard.data.tokenizer import Tokenizer
 from regard.decoding import DecodeOptions
 from regard.errors import ConfigError
@@ -40,6 +40,32 @@ def test_what_is_not_given_is_split_off(tmp_path: Path, dev: bool, test: bool) -
 def test_the_catalogues_parts_are_its_own(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="own parts"):
         read_corpus(PairData("catalogue:cmudict", dev=write(tmp_path / "dev.tsv", 0, 5)), seed=1)
+
+
+def test_extra_pairs_join_the_training_part_but_for_what_is_held_out(tmp_path: Path) -> None:
+    extra = tmp_path / "extra.tsv"
+    extra.write_text("new\tneu\nS1003!\tother\nother\t(t2004)\ns1\tt1\n")
+    files = {"train": write(tmp_path / "train.tsv", 0, 4), "dev": write(tmp_path / "dev.tsv", 1000, 7)}
+    data = PairData(**files, test=write(tmp_path / "test.tsv", 2000, 9), extra=(str(extra),), repeat=2)
+    corpus = read_corpus(data, seed=1)
+    own = [f"s{n}" for n in range(4)]
+    assert [pair.source for pair in corpus.train] == [*own, *own, "new", "s1"]
+    assert corpus.origins == ((files["train"], 4), (files["train"], 4), (str(extra), 2))
+    assert any("2 more training pairs" in note and "2 left out" in note for note in corpus.notes)
+    assert corpus.name_lines([9, 0, 4, 3]) == f"lines 4 of {extra} and lines 1, 4 of {files['train']}"
+
+
+@pytest.mark.network
+def test_extra_pairs_of_the_catalogue_are_its_training_part() -> None:
+    data = PairData("catalogue:trans-de-en", extra=("catalogue:trans-de-en-phrases",))
+    alone, corpus = read_corpus(PairData("catalogue:trans-de-en"), 1), read_corpus(data, 1)
+    phrases = read_pairs(str(catalogue.get("trans-de-en-phrases") / "train.tsv"))
+    assert (corpus.dev, corpus.test) == (alone.dev, alone.test)
+    assert corpus.train[: len(alone.train)] == alone.train
+    added = corpus.train[len(alone.train) :]
+    assert 0.99 * len(phrases) < len(added) < len(phrases)
+    assert set(added) < set(phrases)
+    assert len(corpus.notes) == 3
 
 
 def test_a_source_that_the_model_cannot_read_counts_as_an_empty_output() -> None:

@@ -34,7 +34,7 @@ def corpus() -> Corpus:
     draws = random.Random(5)
     words = ["".join(draws.choices("abcdef", k=draws.randint(2, 7))) for _ in range(120)]
     pairs = [Pair(word, word[::-1], line) for line, word in enumerate(dict.fromkeys(words), 1)]
-    return Corpus(pairs[:-10], pairs[-10:], [], [])
+    return Corpus(pairs[:-10], pairs[-10:], [], [], (("words.tsv", len(pairs) - 10),))
 
 
 def make_task(model: dict, batch_tokens: int = 60, task: type[TranslateTask] = TranslateTask) -> TranslateTask:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import re
+from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal
 
 from regard.data import Pair, catalogue, read_pairs, split_pairs
 from regard.errors import ConfigError
+
+CATALOGUE = "catalogue:"
 
 
 @dataclass(frozen=True)
@@ -21,6 +27,9 @@ class PairData:
         test: Test file; None splits another part off ``train``.
         source: Column (or suffix of parallel files) of the source; None for the format's default.
         target: Column or suffix of the target.
+        extra: More training pairs: files with the same columns, or the training parts of catalogue entries. A pair is
+            left out if one of its sides is, but for case and punctuation, a side of a development or test pair.
+        repeat: Times that the pairs of ``train`` stand in the training part, so that many extra ones do not drown them.
         on_long: What happens to training pairs over ``max_tokens``: ``drop`` leaves them out and says how many.
         max_tokens: Tokens of either side at most; the model's context.
     """
@@ -30,6 +39,8 @@ class PairData:
     test: str | None = None
     source: str | None = None
     target: str | None = None
+    extra: tuple[str, ...] = ()
+    repeat: int = 1
     on_long: Literal["error", "drop"] = "drop"
     max_tokens: int = 256
 
@@ -43,12 +54,34 @@ class Corpus:
         dev: Development pairs.
         test: Test pairs.
         notes: Where they come from and how they were split, for the report.
+        origins: Where the training pairs come from, in their order: names, and how many each gave.
     """
 
     train: list[Pair]
     dev: list[Pair]
     test: list[Pair]
     notes: list[str]
+    origins: tuple[tuple[str, int], ...]
+
+    def name_lines(self, indices: Iterable[int]) -> str:
+        """Say which lines of which files training pairs are.
+
+        Args:
+            indices: Their places in the training part.
+
+        Returns:
+            The first lines of each file.
+        """
+        bounds = list(accumulate(count for _, count in self.origins))
+        lines: dict[str, set[int]] = {}
+        for index in indices:
+            name = self.origins[bisect_right(bounds, index)][0]
+            lines.setdefault(name, set()).add(self.train[index].line)
+        named = []
+        for name, numbers in lines.items():
+            shown = ", ".join(map(str, sorted(numbers)[:8])) + (", …" if len(numbers) > 8 else "")
+            named.append(f"lines {shown} of {name}")
+        return " and ".join(named)
 
     def digest(self) -> str:
         """Hash all pairs, so that a run can tell whether its data changed."""
@@ -74,25 +107,66 @@ def read_corpus(config: PairData, seed: int) -> Corpus:
         ConfigError: Parts are given for data that have their own.
         DataError: A file is bad, or too small to be split.
     """
-    notes: list[str] = []
-    if config.train.startswith("catalogue:"):
-        if config.dev or config.test or config.source or config.target:
-            mend = "leave dev, test, source and target out, or give files"
-            raise ConfigError("data of the catalogue come with their own parts", where=config.train, mend=mend)
-        name = config.train.removeprefix("catalogue:")
-        folder = catalogue.get(name)
-        entry = catalogue.ENTRIES[name]
-        notes.append(f"{entry.description}: {entry.notice}")
-        train, dev, test = (read_pairs(str(folder / f"{part}.tsv")) for part in ("train", "dev", "test"))
-        return Corpus(train, dev, test, notes)
+    corpus = _catalogued(config) if config.train.startswith(CATALOGUE) else _split(config, seed)
+    if not config.extra and config.repeat == 1:
+        return corpus
+    held_out = {
+        _bare(text) for part in (corpus.dev, corpus.test) for pair in part for text in (pair.source, pair.target)
+    }
+    train, notes, origins = corpus.train * config.repeat, list(corpus.notes), list(corpus.origins) * config.repeat
+    for name in config.extra:
+        pairs, notice = _training_part(name, config)
+        kept = [pair for pair in pairs if held_out.isdisjoint((_bare(pair.source), _bare(pair.target)))]
+        train += kept
+        origins.append((name, len(kept)))
+        notes += notice
+        notes.append(
+            f"{len(kept):,} more training pairs of {name}; {len(pairs) - len(kept):,} left out that have a side of a "
+            "development or test pair."
+        )
+    return Corpus(train, corpus.dev, corpus.test, notes, tuple(origins))
+
+
+def _catalogued(config: PairData) -> Corpus:
+    """Take an entry of the catalogue in its own parts."""
+    if config.dev or config.test or config.source or config.target:
+        mend = "leave dev, test, source and target out, or give files"
+        raise ConfigError("data of the catalogue come with their own parts", where=config.train, mend=mend)
+    name = config.train.removeprefix(CATALOGUE)
+    folder = catalogue.get(name)
+    train, dev, test = (read_pairs(str(folder / f"{part}.tsv")) for part in ("train", "dev", "test"))
+    return Corpus(train, dev, test, [_notice(name)], ((config.train, len(train)),))
+
+
+def _split(config: PairData, seed: int) -> Corpus:
+    """Read files, splitting off what is not given."""
     columns = {"source": config.source, "target": config.target}
     train = read_pairs(config.train, **columns)
     dev, test = (read_pairs(path, **columns) if path else [] for path in (config.dev, config.test))
     missing = [name for name, part in (("development", dev), ("test", test)) if not part]
+    notes = []
     if missing:
         splits = split_pairs(train, seed=seed)
         # What a file was given for stays in the training part.
         train = [*splits.train, *(splits.dev if dev else []), *(splits.test if test else [])]
         dev, test = dev or splits.dev, test or splits.test
         notes.append(f"Split off {config.train} by source, seed {seed}: {' and '.join(missing)} part.")
-    return Corpus(train, dev, test, notes)
+    return Corpus(train, dev, test, notes, ((config.train, len(train)),))
+
+
+def _training_part(name: str, config: PairData) -> tuple[list[Pair], list[str]]:
+    """Read more training pairs, and say where they come from."""
+    if name.startswith(CATALOGUE):
+        name = name.removeprefix(CATALOGUE)
+        return read_pairs(str(catalogue.get(name) / "train.tsv")), [_notice(name)]
+    return read_pairs(name, source=config.source, target=config.target), []
+
+
+def _notice(name: str) -> str:
+    entry = catalogue.ENTRIES[name]
+    return f"{entry.description}: {entry.notice}"
+
+
+def _bare(text: str) -> str:
+    """Letters and digits alone, in one case."""
+    return re.sub(r"\W+", " ", text.casefold()).strip()

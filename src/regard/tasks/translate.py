@@ -69,6 +69,7 @@ class TranslateConfig:
         counts = {
             "batch_tokens": self.batch_tokens,
             "data.max_tokens": self.data.max_tokens,
+            "data.repeat": self.data.repeat,
             "evaluation.max_dev": self.evaluation.max_dev,
         }
         for name, value in counts.items():
@@ -117,9 +118,7 @@ class TranslateTask:
 
     def name_batch(self, index: int) -> str:
         """Say which lines of the training data a micro-batch holds."""
-        lines = sorted(self.corpus.train[i].line for i in self.kept[self.order.at(index)])
-        shown = ", ".join(map(str, lines[:8])) + (", …" if len(lines) > 8 else "")
-        return f"lines {shown} of {self.config.data.train}"
+        return self.corpus.name_lines(self.kept[self.order.at(index)].tolist())
 
     def count(self, batch: PairBatch) -> int:
         """Count the labels."""

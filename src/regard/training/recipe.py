@@ -104,7 +104,8 @@ def with_data(
 
     Args:
         values: The recipe's mapping.
-        train: Training file; None keeps the recipe's data. With it go the recipe's own other parts and columns.
+        train: Training file; None keeps the recipe's data. With it go the recipe's own other parts, columns and extra
+            pairs.
         dev: Development file.
         test: Test file.
         source: Column or suffix of the source.
@@ -121,8 +122,12 @@ def with_data(
     if not isinstance(section, Mapping):
         raise ConfigError(f"data is {section!r}, not a section", mend="write data: and below it train: FILE")
     typed = {"train": train, "dev": dev, "test": test, "source": source, "target": target}
-    parts = {} if train is None else dict.fromkeys(("dev", "test", "source", "target"))
-    section = {**section, **parts, **{key: value for key, value in typed.items() if value is not None}}
+    own: dict[str, Any] = {**dict.fromkeys(("dev", "test", "source", "target")), "extra": [], "repeat": 1}
+    section = {
+        **section,
+        **({} if train is None else own),
+        **{key: value for key, value in typed.items() if value is not None},
+    }
     if not section.get("train"):
         raise UsageError("no training data", mend="give --data FILE")
     return {**values, "data": section}
