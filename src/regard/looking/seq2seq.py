@@ -87,6 +87,6 @@ def look(
 
 
 def _map(name: str, kind: str, queries: tuple[str, ...], keys: tuple[str, ...], rows: Sequence[Rows]) -> AttentionMap:
-    """Join the rows of one layer; recurrent decoders attend once a step."""
+    """Join the rows of one layer; a recurrent decoder may attend once a step."""
     weights_HTS = torch.cat([one.weights_HTS.float() for one in rows], 1)
     return AttentionMap(name, kind, queries, keys, weights_HTS.cpu().numpy())  # type: ignore[arg-type]
