@@ -175,7 +175,8 @@ class _Unroll(torch.autograd.Function):
                 for part, whole, ends in zip(now, states, last, strict=True):
                     whole[:, rows] = part
                     ends[:, after:size] = part[:, after:]
-                steps.append((rows, before, kept))
+                if any(ctx.needs_input_grad):
+                    steps.append((rows, before, kept))
                 low += size
         ctx.cell, ctx.steps = cell, steps
         ctx.save_for_backward(w_DGH)

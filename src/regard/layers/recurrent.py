@@ -121,8 +121,8 @@ class Recurrent(nn.Module):
             numbers = range(layer * self.directions, (layer + 1) * self.directions)
             parameters = [self._weights(layer, direction) for direction in range(self.directions)]
             w_x, w_h, b_x, b_h = (torch.stack(kind) for kind in zip(*parameters, strict=True))
-            x_DND = torch.stack([rows_ND, rows_ND[times.mirror_N]][: self.directions])
-            gates_DNG = torch.baddbmm(b_x[:, None], x_DND, w_x.transpose(1, 2))
+            x_DNE = rows_ND[None] if self.directions == 1 else torch.stack([rows_ND, rows_ND[times.mirror_N]])
+            gates_DNG = torch.baddbmm(b_x[:, None], x_DNE, w_x.transpose(1, 2))
             start = tuple(part[numbers.start : numbers.stop] for part in state)
             h_DNH, end = unroll(self.cell, gates_DNG, w_h, b_h, start, times.sizes)
             last.append(end)
