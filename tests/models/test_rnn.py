@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention import Segments
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError, DataError, UsageError
 from regard.layers.cells import GRU, LSTM, Cell, Elman, unroll
 from regard.layers.recurrent import Recurrent, StateAttention, Times
 from regard.models.rnn import RNN, RNNConfig
@@ -66,6 +66,79 @@ def test_steps_equal_the_whole(cell: str) -> None:
         h_BD, state = ours.step(x_BTD[:, time], state)
         assert torch.allclose(h_BD, whole_ND.unflatten(0, (3, 4))[:, time], atol=1e-12)
     assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(state, last, strict=True))
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_under_autocast_states_keep_the_weights_precision(cell: str) -> None:
+    """What a recurrence rounds, it rounds at every time; so the step and the whole agree there as well."""
+    ours = Recurrent(cell, 5, 7, 2)
+    x_BTD = torch.randn(3, 4, 5)
+    with torch.autocast("cpu", torch.bfloat16):
+        whole_ND, last = ours(x_BTD.flatten(0, 1), Segments.uniform(3, 4))
+        state = tuple(torch.zeros(2, 3, 7) for _ in range(ours.num_parts))
+        for time in range(4):
+            h_BD, state = ours.step(x_BTD[:, time], state)
+            # The gates' input part of the whole is one bfloat16 product; of the step it is float32.
+            assert torch.allclose(h_BD, whole_ND.unflatten(0, (3, 4))[:, time], atol=2e-2)
+    assert {part.dtype for part in (whole_ND, h_BD, *last, *state)} == {torch.float32}
+    gradient = torch.autograd.grad(whole_ND.sum(), ours.layers.weight_hh_l0)[0]
+    exact, _ = ours(x_BTD.flatten(0, 1), Segments.uniform(3, 4))
+    wanted = torch.autograd.grad(exact.sum(), ours.layers.weight_hh_l0)[0]
+    assert torch.allclose(gradient, wanted, atol=0.02 * float(wanted.abs().max()))
+
+
+def test_dropout_between_layers_in_training_alone() -> None:
+    ours = Recurrent("gru", 5, 7, 2, dropout_p=0.5)
+    x_BD, segments = torch.randn(3, 5), Segments.uniform(3, 1)
+    state = (torch.zeros(2, 3, 7),)
+    for run in (lambda: ours(x_BD, segments)[0], lambda: ours.step(x_BD, state)[0]):
+        ours.train()
+        assert not torch.equal(run(), run())
+        ours.eval()
+        assert torch.equal(run(), run())
+    model = seeded(RNN(replace(CONFIG, attends="after", decoder_layers=2)))
+    source_M, target_N = tokens()
+    batch = source_M, Segments.ragged(SOURCES), target_N, Segments.ragged(TARGETS)
+    model.dropout.p = 0.5
+    model.source_embed = model.target_embed = torch.nn.Embedding.from_pretrained(torch.zeros(13, 3).double())
+    plain = model.eval()._deep  # dropout of embeddings has nothing to drop here, and that before the output is left out
+    model._deep = lambda y_ND, s_ND, context_ND: s_ND
+    assert not torch.equal(model.train()(*batch), model(*batch))
+    assert torch.equal(model.eval()(*batch), model(*batch))
+    model._deep = plain
+
+
+def test_a_bidirectional_layer_does_not_step() -> None:
+    with pytest.raises(UsageError, match="bidirectional"):
+        Recurrent("gru", 5, 7, bidirectional=True).step(torch.zeros(3, 5), (torch.zeros(2, 3, 7),))
+
+
+def test_segments_that_were_looked_at_can_be_trained_on() -> None:
+    layer, segments = Recurrent("gru", 5, 7, bidirectional=True), Segments.ragged((1, 4, 2))
+    x_ND = torch.randn(7, 5)
+    with torch.inference_mode():
+        layer(x_ND, segments)
+    layer(x_ND, segments)[0].sum().backward()
+    assert layer.layers.weight_hh_l0_reverse.grad is not None
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("attends", ["before", "after"])
+@pytest.mark.parametrize("cell", CELLS)
+def test_on_cuda_as_on_the_cpu(cell: str, attends: str) -> None:
+    model = seeded(RNN(replace(CONFIG, cell=cell, attends=attends, decoder_layers=2)))
+    source_M, target_N = tokens()
+    results = []
+    for device in ("cpu", "cuda"):
+        model.to(device).zero_grad()
+        segments = [Segments.ragged(lengths, device) for lengths in (SOURCES, TARGETS)]
+        logits_NV = model.head(model(source_M.to(device), segments[0], target_N.to(device), segments[1]))
+        logits_NV.square().sum().backward()
+        results.append([logits_NV.cpu(), *(p.grad.cpu() for p in model.parameters() if p.grad is not None)])
+        state = model.start(source_M.to(device), segments[0], 2)
+        results[-1].append(model.step(torch.arange(6, device=device), state)[0].cpu())
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-8)
 
 
 def test_a_sequence_without_tokens_is_refused() -> None:
@@ -189,7 +262,8 @@ def test_the_start_state_comes_from_the_last_states_of_both_directions(cell: str
 
 
 @pytest.mark.parametrize(
-    "change", [{"share": "all"}, {"share": "some"}, {"cell": "elman"}, {"attention": "multiplicative"}]
+    "change",
+    [{"share": "all"}, {"share": "some"}, {"cell": "elman"}, {"attention": "multiplicative"}, {"attends": "sideways"}],
 )
 def test_settings_that_cannot_be_built_are_refused(change: dict[str, object]) -> None:
     with pytest.raises(ConfigError):

@@ -1,5 +1,7 @@
 """The parts of the data: given, split off, or the catalogue's own."""
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,10 +9,11 @@ import pytest
 from regard.data import Pair, catalogue, read_pairs
 from regard.data.tokenizer import Tokenizer
 from regard.decoding import DecodeOptions
-from regard.errors import ConfigError
+from regard.errors import ConfigError, ContextError
 from regard.models.rnn import RNN, RNNConfig
 from regard.tasks.corpus import PairData, read_corpus
-from regard.tasks.pairs import PairTokenizer
+from regard.tasks.pairs import PairTokenizer, TokenizerConfig
+from regard.tasks.translate import TranslateConfig, TranslateTask
 from regard.tasks.translator import Translator
 
 
@@ -52,7 +55,26 @@ def test_extra_pairs_join_the_training_part_but_for_what_is_held_out(tmp_path: P
     assert [pair.source for pair in corpus.train] == [*own, *own, "new", "s1"]
     assert corpus.origins == ((files["train"], 4), (files["train"], 4), (str(extra), 2))
     assert any("2 more training pairs" in note and "2 left out" in note for note in corpus.notes)
-    assert corpus.name_lines([9, 0, 4, 3]) == f"lines 4 of {extra} and lines 1, 4 of {files['train']}"
+    assert corpus.name_lines([9, 0, 4, 3]) == f"line 4 of {extra} and lines 1, 4 of {files['train']}"
+
+
+def test_pairs_that_are_too_long_are_named_or_counted(tmp_path: Path) -> None:
+    long = tmp_path / "long.tsv"
+    long.write_text("short\tfine\n" + "x" * 12 + "\ty\n")
+    files = {name: write(tmp_path / f"{name}.tsv", 1000 * n, 4) for n, name in enumerate(("train", "test"))}
+    files["dev"] = str(tmp_path / "dev.tsv")
+    Path(files["dev"]).write_text("a\tb\n" + "a" * 20 + "\tb\n" + "b" * 30 + "\tb\n")
+    data = PairData(**files, extra=(str(long),), max_tokens=8)
+    tokens = TokenizerConfig("characters", "characters", False, 300)
+    corpus = read_corpus(data, 1)
+    tokenizer = PairTokenizer.train(corpus.train, tokens)
+    task = TranslateTask(TranslateConfig(data, tokens), corpus, tokenizer, 1)
+    assert task.notes == [
+        "1 training pairs over 8 tokens left out.",
+        "2 development pairs over 8 tokens left out.",
+    ]
+    with pytest.raises(ContextError, match=f"line 2 of {re.escape(str(long))}: a pair has 13 and 2 tokens; at most 8"):
+        TranslateTask(TranslateConfig(replace(data, on_long="error"), tokens), corpus, tokenizer, 1)
 
 
 @pytest.mark.network

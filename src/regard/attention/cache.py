@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -69,7 +70,7 @@ class KVCache:
         cache = KVCache.empty(len(segments), longest, k_MGK.shape[1], k_MGK.shape[2], k_MGK, v_MGK.shape[2])
         return cache.append(k_MGK, v_MGK, segments)
 
-    @property
+    @cached_property
     def segments(self) -> Segments:
         """The slots, as what attention is told."""
         known = (self.max_len,) * len(self.lengths_B) if self.even else None

@@ -30,7 +30,6 @@ class Group:
         query_lengths_B: int64, real queries of each.
         key_lengths_B: int64, real keys of each.
         filled_keys: Some sequence has fewer keys than the group: they need a mask.
-        filled_queries: Some sequence has fewer queries than the group.
     """
 
     sequences_B: Tensor
@@ -39,7 +38,6 @@ class Group:
     query_lengths_B: Tensor
     key_lengths_B: Tensor
     filled_keys: bool
-    filled_queries: bool
 
     def __len__(self) -> int:
         """Count the sequences."""
@@ -90,7 +88,7 @@ class Plan:
         query_places: int64, place of each query row, or one past the last for queries without any key.
         key_rows: int64, row of each key place; None where the layout is the batch itself.
         key_places: int64, place of each key row, or one past the last for keys without any query.
-        owners: The segments that the plan is for; kept so that they are alive as long as it is.
+        k_segments: The keys' segments, alive as long as the plan; None where they are the queries' own, which hold it.
     """
 
     groups: tuple[Group, ...]
@@ -98,7 +96,7 @@ class Plan:
     query_places: Tensor | None
     key_rows: Tensor | None
     key_places: Tensor | None
-    owners: tuple[Segments, Segments] = field(repr=False)
+    k_segments: Segments | None = field(repr=False)
 
     def lay_out(self, rows: Tensor, side: str) -> list[Tensor]:
         """Bring rows into groups.
@@ -112,19 +110,18 @@ class Plan:
         """
         if not self.groups:
             return []
-        if side == "key" and self.owners[1].form == "slots":
-            return [self._slots(rows)]
+        if side == "key" and self.k_segments is not None and self.k_segments.form == "slots":
+            return [self._slots(rows, self.k_segments)]
         index, places = (self.query_rows, self.query_places) if side == "query" else (self.key_rows, self.key_places)
         sizes = [(len(g), g.queries if side == "query" else g.keys) for g in self.groups]
         laid = rows if index is None else _Take.apply(rows, index, places)
         parts = laid.split([count * size for count, size in sizes]) if len(sizes) > 1 else (laid,)
         return [part.unflatten(0, size) for part, size in zip(parts, sizes, strict=True)]
 
-    def _slots(self, rows: Tensor) -> Tensor:
+    def _slots(self, rows: Tensor, segments: Segments) -> Tensor:
         """See slots as they lie, up to the bound; what lies beyond their lengths reaches nothing, NaN neither."""
-        segments, group = self.owners[1], self.groups[0]
         laid = rows.unflatten(0, (len(segments), segments.capacity))[:, : segments.max_len]
-        if segments.clean or not group.filled_keys:
+        if segments.clean or not self.groups[0].filled_keys:
             return laid
         beyond_BS = torch.arange(segments.max_len, device=rows.device)[None] >= segments.lengths_B[:, None]
         return laid.masked_fill(beyond_BS[:, :, None, None], 0.0)
@@ -253,17 +250,17 @@ def _cut(lengths: list[tuple[int, int, int]]) -> list[list[tuple[int, int, int]]
 
 def _make(q_segments: Segments, k_segments: Segments) -> Plan:
     device = q_segments.lengths_B.device
-    owners = (q_segments, k_segments)
+    kept = None if k_segments is q_segments else k_segments
     if q_segments.form == "uniform" and k_segments.form in ("uniform", "slots"):
         if not (len(q_segments) and q_segments.max_len and k_segments.max_len):
-            return Plan((), None, None, None, None, owners)
+            return Plan((), None, None, None, None, kept)
         # Slots need a mask unless the host knows that all are full up to the bound.
         known = k_segments.known_lengths if k_segments.form == "slots" else k_segments.lengths
         filled = known is None or min(known) < k_segments.max_len
         sequences_B = torch.arange(len(q_segments), device=device)
         sizes = q_segments.max_len, k_segments.max_len
-        group = Group(sequences_B, *sizes, q_segments.lengths_B, k_segments.lengths_B, filled, False)
-        return Plan((group,), None, None, None, None, owners)
+        group = Group(sequences_B, *sizes, q_segments.lengths_B, k_segments.lengths_B, filled)
+        return Plan((group,), None, None, None, None, kept)
 
     pairs = zip(k_segments.lengths, q_segments.lengths, range(len(q_segments)), strict=True)
     q_starts, k_starts = _starts(q_segments), _starts(k_segments)
@@ -275,14 +272,14 @@ def _make(q_segments: Segments, k_segments: Segments) -> Plan:
         most_queries, most_keys = int(queries.max()), int(keys.max())
         query_rows.append(_rows(q_starts[sequences], queries, most_queries))
         key_rows.append(_rows(k_starts[sequences], keys, most_keys))
-        filled = bool((keys < most_keys).any()), bool((queries < most_queries).any())
+        filled = bool((keys < most_keys).any())
         on_device = (t.to(device) for t in (sequences, queries, keys))
         sequences_B, queries_B, keys_B = on_device
-        groups.append(Group(sequences_B, most_queries, most_keys, queries_B, keys_B, *filled))
+        groups.append(Group(sequences_B, most_queries, most_keys, queries_B, keys_B, filled))
     query_index, query_places = _index(query_rows, q_segments.num_rows)
     key_index, key_places = _index(key_rows, k_segments.num_rows)
     query_side = query_index.to(device), query_places.to(device)
-    return Plan(tuple(groups), *query_side, key_index.to(device), key_places.to(device), owners)
+    return Plan(tuple(groups), *query_side, key_index.to(device), key_places.to(device), kept)
 
 
 def _starts(segments: Segments) -> Tensor:

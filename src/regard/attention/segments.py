@@ -72,7 +72,7 @@ class Segments:
     clean: bool = False
     origin: tuple[int, ...] | None = None
     # See `derived`: what is there follows from the fields above alone, so a copy without it behaves alike.
-    _derived: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
+    _derived: dict[Hashable, Any] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     @staticmethod
     def uniform(count: int, length: int, device: torch.device | str | None = None) -> Segments:
@@ -160,7 +160,8 @@ class Segments:
             What ``make`` gave the first time.
         """
         if name not in self._derived:
-            self._derived[name] = make()
+            with torch.inference_mode(False):  # who looks first may be in inference mode, who trains later is not
+                self._derived[name] = make()
         return self._derived[name]
 
     @property

@@ -166,7 +166,7 @@ class _Unroll(torch.autograd.Function):
             now: State = tuple(part.to(w_DGH.dtype) for part in start)
             last = [part.clone() for part in now]
             states = [x_DNG.new_empty(*x_DNG.shape[:2], part.shape[-1]) for part in now]
-            steps: list[tuple[slice, State, State]] = []
+            kept_at: list[tuple[Tensor, ...]] = []
             low = 0
             for size, after in zip(sizes, [*sizes[1:], 0], strict=True):
                 rows, before = slice(low, low + size), tuple(part[:, :size] for part in now)
@@ -175,29 +175,31 @@ class _Unroll(torch.autograd.Function):
                 for part, whole, ends in zip(now, states, last, strict=True):
                     whole[:, rows] = part
                     ends[:, after:size] = part[:, after:]
-                if any(ctx.needs_input_grad):
-                    steps.append((rows, before, kept))
+                kept_at.append((*before, *kept))
                 low += size
-        ctx.cell, ctx.steps = cell, steps
-        ctx.save_for_backward(w_DGH)
+        ctx.cell, ctx.sizes, ctx.each = cell, sizes, len(kept_at[0])
+        ctx.save_for_backward(w_DGH, *(tensor for kept in kept_at for tensor in kept))
         return states[0], *last
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_h_DNH: Tensor, *d_last: Tensor) -> tuple[Tensor | None, ...]:  # pyrefly: ignore[bad-override]
-        (w_DGH,) = ctx.saved_tensors
-        carried = [part.clone() for part in d_last]  # a sequence's last state is met where it ends
-        d_x_DNG = d_h_DNH.new_empty(*d_h_DNH.shape[:2], w_DGH.shape[1])
-        d_gates_DNG = d_x_DNG if ctx.cell.adds else torch.empty_like(d_x_DNG)
-        befores = []
-        for rows, before, kept in reversed(ctx.steps):
-            going = tuple(part[:, : rows.stop - rows.start] for part in carried)
-            going[0].add_(d_h_DNH[:, rows])
-            d_before = ctx.cell.backward(going, before, kept, d_x_DNG[:, rows], d_gates_DNG[:, rows])
-            torch.baddbmm(d_before[0], d_gates_DNG[:, rows], w_DGH, out=going[0])
-            for part, new in zip(going[1:], d_before[1:], strict=True):
-                part.copy_(new)
-            befores.append(before[0])
-        before_DNH = torch.cat(befores[::-1], 1)
-        d_w_DGH = torch.bmm(d_gates_DNG.transpose(1, 2), before_DNH)
+        cell, (w_DGH, *kept_at), high = ctx.cell, ctx.saved_tensors, d_h_DNH.shape[1]
+        with torch.autocast(w_DGH.device.type, enabled=False):
+            carried = [part.clone() for part in d_last]  # a sequence's last state is met where it ends
+            d_x_DNG = d_h_DNH.new_empty(*d_h_DNH.shape[:2], w_DGH.shape[1])
+            d_gates_DNG = d_x_DNG if cell.adds else torch.empty_like(d_x_DNG)
+            befores = []
+            for time in reversed(range(len(ctx.sizes))):
+                size, kept = ctx.sizes[time], tuple(kept_at[time * ctx.each : (time + 1) * ctx.each])
+                rows, before = slice(high - size, high), kept[: cell.num_parts]
+                going = tuple(part[:, :size] for part in carried)
+                going[0].add_(d_h_DNH[:, rows])
+                d_before = cell.backward(going, before, kept[cell.num_parts :], d_x_DNG[:, rows], d_gates_DNG[:, rows])
+                torch.baddbmm(d_before[0], d_gates_DNG[:, rows], w_DGH, out=going[0])
+                for part, new in zip(going[1:], d_before[1:], strict=True):
+                    part.copy_(new)
+                befores.append(before[0])
+                high -= size
+            d_w_DGH = torch.bmm(d_gates_DNG.transpose(1, 2), torch.cat(befores[::-1], 1))
         return None, None, d_x_DNG, d_w_DGH, d_gates_DNG.sum(1), *carried

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from regard.attention import KVCache, Segments, Site, attend
 from regard.attention.scores import Additive, Dot, General, ScaledDot, Score
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError, DataError, UsageError
 from regard.layers.cells import GRU, LSTM, Elman, State, unroll
 
 CellName = Literal["rnn", "lstm", "gru"]
@@ -77,7 +77,8 @@ class Recurrent(nn.Module):
         times = Times.of(segments)
         if state is None:
             shape = (self.layers.num_layers * self.directions, len(segments), self.layers.hidden_size)
-            state = tuple(x_ND.new_zeros(shape) for _ in range(self.num_parts))
+            w_h = self._weights(0)[1]
+            state = tuple(w_h.new_zeros(shape) for _ in range(self.num_parts))
         else:
             state = tuple(part[:, times.order_B] for part in state)
         run = self._run_packed if x_ND.is_cuda else self._run_unrolled
@@ -93,7 +94,20 @@ class Recurrent(nn.Module):
 
         Returns:
             h_BD of the top layer, and the new state.
+
+        Raises:
+            UsageError: The layer reads from both ends, and so cannot go step by step.
         """
+        if self.directions == 2:
+            raise UsageError("a step of a bidirectional layer", where="Recurrent.step", mend="run whole sequences")
+        with self._exact(x_BD):
+            return self._step(x_BD.to(state[0].dtype), state)
+
+    def _exact(self, x: Tensor) -> torch.autocast:
+        """Leave autocast: what a recurrence rounds, it rounds at every time (and cuDNN's would be float16)."""
+        return torch.autocast(x.device.type, enabled=False)
+
+    def _step(self, x_BD: Tensor, state: State) -> tuple[Tensor, State]:
         if x_BD.is_cuda:
             hidden, last = self.layers(x_BD[None], state if self.num_parts == 2 else state[0])
             return hidden[0], last if self.num_parts == 2 else (last,)
@@ -110,8 +124,9 @@ class Recurrent(nn.Module):
 
     def _run_packed(self, rows_ND: Tensor, times: Times, state: State) -> tuple[Tensor, State]:
         """Run PyTorch's kernel: on a GPU, one launch for all times."""
-        packed = PackedSequence(rows_ND, torch.tensor(times.sizes))
-        hidden, last = self.layers(packed, state if self.num_parts == 2 else state[0])
+        with self._exact(rows_ND):
+            packed = PackedSequence(rows_ND.to(state[0].dtype), torch.tensor(times.sizes))
+            hidden, last = self.layers(packed, state if self.num_parts == 2 else state[0])
         return hidden.data, last if self.num_parts == 2 else (last,)
 
     def _run_unrolled(self, rows_ND: Tensor, times: Times, state: State) -> tuple[Tensor, State]:

@@ -3,11 +3,12 @@
 Without: the encoder's last state is the one context c of all steps, s_t = g_U(y_{t−1}, s_{t−1}, c) (Sutskever et al.
 2014; Cho et al. 2014, §2.2). With: a new context at every step, c_t = Σ_i a_{t,i} h_i, which nothing supervises. Its
 weights come from the state before the step, s_{t−1}, and it enters the recurrence (Bahdanau et al. 2015, §3); or from
-the state after it, s_t, and it enters the layers above and the output (Luong et al. 2015, §3; Wu et al. 2016, §3): then
-all steps of a known target attend at once.
+the state after it, s_t, and it enters the output (Luong et al. 2015, §3): then all steps of a known target attend at
+once.
 
 Ours differs in: one affine layer with tanh before the output instead of maxout; a start state made from both
-directions' last states; dropout.
+directions' last states; dropout. With several decoder layers, ``after`` attends from the first one's state and hands
+the context to the second (Luong et al. attend from the last, Wu et al. 2016, §3, from the first one's state before).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention import KVCache, Segments
+from regard.errors import ConfigError
 from regard.layers.cells import State
 from regard.layers.recurrent import CellName, Recurrent, StateAttention, Times
 from regard.models.interface import EncoderDecoder, Share, check_share
@@ -99,7 +101,8 @@ class RNN(EncoderDecoder):
         config: The settings.
 
     Raises:
-        ConfigError: ``share`` asks for one table of two vocabularies of different size, or is unknown.
+        ConfigError: ``share`` asks for one table of two vocabularies of different size; a cell, score, ``share`` or
+            ``attends`` is unknown.
     """
 
     def __init__(self, config: RNNConfig) -> None:
@@ -121,7 +124,9 @@ class RNN(EncoderDecoder):
         self.attention: StateAttention | None = None
         if c.attention != "none":
             self.attention = StateAttention(c.hidden_dim, context_dim, c.attention_dim, c.attention)
-        # Layers whose input has the context: all of them, or those above the first.
+        if c.attends not in ("before", "after"):
+            raise ConfigError(f"unknown attends {c.attends!r}", mend="choose from before, after")
+        # The layer whose input has the context is the lowest, or the second.
         self.above: Recurrent | None = None
         if self.attention is not None and c.attends == "after":
             self.decoder = Recurrent(c.cell, c.embed_dim, c.hidden_dim)
@@ -189,7 +194,7 @@ class RNN(EncoderDecoder):
         for y_BD in y_ND[times.order_N].split(times.sizes):
             if len(y_BD) != len(q_segments):
                 going = len(y_BD)
-                state = tuple(part[:, :going] for part in state)
+                state = tuple(part[:, :going].contiguous() for part in state)
                 memory = memory.first(going)
                 q_segments = replace(Segments.uniform(going, 1, y_ND.device), origin=names[:going])
             context_BD = attention.step(state[0][-1], q_segments, memory)
@@ -227,7 +232,7 @@ class RNN(EncoderDecoder):
             context_RD = self.attention.step(s_RD, q_segments, state.memory)
             above: State = tuple(part[1:] for part in hidden)
             if self.above is not None:
-                s_RD, above = self.above.step(torch.cat([s_RD, context_RD], -1), above)
+                s_RD, above = self.above.step(torch.cat([self.dropout(s_RD), context_RD], -1), above)
             hidden = tuple(torch.cat(both) for both in zip(first, above, strict=True))
         return self.head(self._deep(y_RD, s_RD, context_RD)), replace(state, state=hidden)
 

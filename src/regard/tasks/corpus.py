@@ -80,7 +80,7 @@ class Corpus:
         named = []
         for name, numbers in lines.items():
             shown = ", ".join(map(str, sorted(numbers)[:8])) + (", …" if len(numbers) > 8 else "")
-            named.append(f"lines {shown} of {name}")
+            named.append(f"line{'s' if len(numbers) > 1 else ''} {shown} of {name}")
         return " and ".join(named)
 
     def digest(self) -> str:

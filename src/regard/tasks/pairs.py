@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -152,7 +152,12 @@ class EncodedPairs:
         )
 
     def check(
-        self, max_source_tokens: int, max_target_tokens: int, where: str, on_long: Literal["error", "drop"]
+        self,
+        max_source_tokens: int,
+        max_target_tokens: int,
+        where: str,
+        on_long: Literal["error", "drop"],
+        name: Callable[[int], str] | None = None,
     ) -> list[int]:
         """Find the pairs that fit.
 
@@ -161,6 +166,7 @@ class EncodedPairs:
             max_target_tokens: Tokens of a target at most, its end included.
             where: File, for messages.
             on_long: ``error`` refuses a long pair, ``drop`` leaves it out.
+            name: Says where pair number i comes from; None counts pairs from 1.
 
         Returns:
             Indices of the pairs that fit.
@@ -174,7 +180,8 @@ class EncodedPairs:
             first = int(np.argmin(fits))
             lengths = f"{self.source_lengths[first]} and {self.target_lengths[first]} tokens"
             limits = f"{max_source_tokens} and {max_target_tokens}"
-            raise ContextError(f"pair {first + 1} has {lengths}; at most {limits} fit", where=where)
+            which, at = (f"pair {first + 1}", where) if name is None else ("a pair", name(first))
+            raise ContextError(f"{which} has {lengths}; at most {limits} fit", where=at)
         if not fits.any():
             raise DataError(f"none of {len(self)} pairs has at most {max_source_tokens} tokens", where=where)
         return np.nonzero(fits)[0].tolist()

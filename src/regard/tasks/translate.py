@@ -90,14 +90,18 @@ class TranslateTask:
         corpus: The data.
         tokenizer: Fit on its training part.
         seed: Of the order of batches.
+
+    Attributes:
+        notes: What is too long for the model, and what becomes of it.
     """
 
     def __init__(self, config: TranslateConfig, corpus: Corpus, tokenizer: PairTokenizer, seed: int) -> None:
         self.config, self.corpus, self.tokenizer = config, corpus, tokenizer
         limit = config.data.max_tokens
         encoded = tokenizer.encode(corpus.train)
-        kept = encoded.check(limit, limit, config.data.train, config.data.on_long)
-        self.dropped = len(encoded) - len(kept)
+        kept = encoded.check(
+            limit, limit, config.data.train, config.data.on_long, lambda pair: corpus.name_lines([pair])
+        )
         self.kept = np.array(kept)
         self.train = encoded
         lengths = [encoded.source_lengths[self.kept], encoded.target_lengths[self.kept]]
@@ -108,7 +112,12 @@ class TranslateTask:
         self.dev_kept = np.array(dev_kept)
         # A long test source is scored as an empty output: the model cannot read it. Its target may be of any length.
         test = tokenizer.encode(corpus.test)
-        self.unreadable = int((test.source_lengths > limit).sum())
+        counts = {
+            "training pairs over {} tokens left out": len(encoded) - len(kept),
+            "development pairs over {} tokens left out": len(corpus.dev) - len(dev_kept),
+            "test sources over {} tokens: they count as empty outputs": int((test.source_lengths > limit).sum()),
+        }
+        self.notes = [f"{count:,} {what.format(limit)}." for what, count in counts.items() if count]
         self.monitor = config.evaluation.monitor
         self.higher_is_better = self.monitor not in ("loss", "token_error_rate")
 

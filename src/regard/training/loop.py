@@ -2,7 +2,8 @@
 
 What happens at a step is a function of the weights, the optimizer's state and the number of the step alone: the order
 of batches and the seeds of dropout are computed from (seed, step). A checkpoint therefore holds no generators and no
-data position, and a run that was killed and resumed is bit-equal to one that was not.
+data position, and a run that was killed and resumed is bit-equal to one that was not. The exception is a run whose time
+is limited: its learning rate follows the clock.
 """
 
 from __future__ import annotations

@@ -23,12 +23,14 @@ class Comparison:
     """A score measured elsewhere that the report shows beside the run's own.
 
     Attributes:
+        data: The training data that it belongs to; a run on others does not show it.
         system: What was scored.
         metric: By which metric.
         value: The score.
         note: The command, hardware and date that gave it.
     """
 
+    data: str
     system: str
     metric: Literal["bleu", "chrf", "exact_match", "token_error_rate"]
     value: float
@@ -157,4 +159,5 @@ def resolve(values: Mapping[str, Any], assignments: Sequence[str] = (), where: s
             raise ConfigError(f"unknown key {key!r}", where=where, mend=settings.nearest(f"{key}", sorted(known)))
     training = settings.build(TrainingConfig, values.pop("training", {}), f"{where}: training")
     comparisons = settings.convert(tuple[Comparison, ...], values.pop("comparisons", ()), f"{where}: comparisons")
-    return Recipe(task, settings.build(TASKS[task], values, where), training, comparisons)
+    own = settings.build(TASKS[task], values, where)
+    return Recipe(task, own, training, tuple(one for one in comparisons if one.data == own.data.train))

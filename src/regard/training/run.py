@@ -6,7 +6,8 @@ import hashlib
 import json
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -94,16 +95,15 @@ def run(
         vocabulary = f"{tokenizer.source.vocab_size:,} source and {tokenizer.target.vocab_size:,} target tokens"
         if target.type == "cpu":
             _set_threads(recipe, out, task, model)
+        described = hardware.describe(target)  # here, where the threads are the run's
         if not quiet:
-            progress.say(f"{counts}; {vocabulary}; {parameters:,} parameters; {hardware.describe(target)}")
-            limit = recipe.settings.data.max_tokens
-            if task.dropped:
-                progress.say(f"{task.dropped:,} training pairs over {limit} tokens left out")
-            if task.unreadable:
-                progress.say(f"{task.unreadable:,} test sources over {limit} tokens: they count as empty outputs")
+            progress.say(f"{counts}; {vocabulary}; {parameters:,} parameters; {described}")
+            for note in task.notes:
+                progress.say(note)
         digests = {"settings": _digest(recipe), "data": corpus.digest()}
-        trainer = Trainer(task, model, recipe.training, out, target, progress, digests, _tensorboard(out))
-        standing = trainer.run()
+        with _tensorboard(out) as events:
+            trainer = Trainer(task, model, recipe.training, out, target, progress, digests, events)
+            standing = trainer.run()
         if not quiet:
             progress.say(f"trained {standing.step:,} steps in {standing.seconds:,.0f} s; scoring …")
         weights, averaged = trainer.final_weights()
@@ -118,9 +118,9 @@ def run(
         command=shlex.join(command) if command else "regard.train(…)",
         # config.yaml is written once, when a run starts.
         started=datetime.fromtimestamp((out / "config.yaml").stat().st_mtime, UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        hardware=hardware.describe(target),
+        hardware=described,
         counts=f"{counts}; {vocabulary}; {parameters:,} parameters",
-        data_notes=[*corpus.notes, f"SHA-256 of the pairs: {digests['data']}."],
+        data_notes=[*corpus.notes, *task.notes, f"SHA-256 of the pairs: {digests['data']}."],
         log=out / "metrics.jsonl",
     )
     write_aside(out / "report.html", report.page(recipe, translator, evaluated, baselines, standing, averaged, facts))
@@ -183,14 +183,24 @@ def _digest(recipe: Recipe) -> str:
     return hashlib.sha256(json.dumps(recipe.as_mapping(), sort_keys=True).encode()).hexdigest()
 
 
-def _tensorboard(out: Path) -> Callable[[str, float, int], None] | None:
+@contextmanager
+def _tensorboard(out: Path) -> Generator[Callable[[str, float, int], None] | None]:
     """Write TensorBoard events where the extra is installed."""
     try:
         from tensorboardX import SummaryWriter
     except ImportError:
-        return None
-    writer = SummaryWriter(str(out / "tensorboard"), flush_secs=30)
-    return lambda name, value, step: writer.add_scalar(name, value, step)
+        yield None
+        return
+    with ExitStack() as stack:
+        writers: list[SummaryWriter] = []
+
+        def write(name: str, value: float, step: int) -> None:
+            if not writers:  # events of steps that a killed run took after its last checkpoint count no more
+                writers.append(SummaryWriter(str(out / "tensorboard"), flush_secs=30, purge_step=step))
+                stack.callback(writers[0].close)
+            writers[0].add_scalar(name, value, step)
+
+        yield write
 
 
 def _outputs(evaluated: Evaluated) -> str:

@@ -19,7 +19,8 @@ def factor(step: int, seconds: float, config: TrainingConfig) -> float:
     - ``constant``: 1.
 
     t runs from 0 after the warm-up to 1 at max_steps. Where the time is limited too, it follows the clock wherever that
-    is ahead, so that a slow machine comes to the schedule's end as well; such a run cannot be repeated to the bit.
+    is ahead, in the warm-up as well, so that a slow machine comes to the schedule's end; such a run cannot be repeated
+    to the bit.
 
     Args:
         step: Number of the step, from 1.
@@ -32,13 +33,12 @@ def factor(step: int, seconds: float, config: TrainingConfig) -> float:
     Source: Vaswani et al. 2017, §5.3, equation 3; cosine: Loshchilov & Hutter 2017, equation 5.
     """
     warmup = config.warmup_steps
-    if step < warmup:
-        return step / warmup
+    rising = min(1.0, step / warmup) if warmup else 1.0
     if config.schedule == "inverse-sqrt":
-        return math.sqrt(max(warmup, 1) / step)
+        return rising if step < warmup else math.sqrt(max(warmup, 1) / step)
     if config.schedule == "constant":
-        return 1.0
+        return rising
     clock = seconds / config.max_seconds if config.max_seconds else 0.0
-    progress = min(1.0, max((step - warmup) / max(config.max_steps - warmup, 1), clock))
+    progress = min(1.0, max((step - warmup) / max(config.max_steps - warmup, 1), clock, 0.0))
     falling = (1 + math.cos(math.pi * progress)) / 2 if config.schedule == "cosine" else 1 - progress
-    return config.final_ratio + (1 - config.final_ratio) * falling
+    return min(rising, config.final_ratio + (1 - config.final_ratio) * falling)
