@@ -83,7 +83,8 @@ def describe(device: torch.device) -> str:
     versions = f"torch {torch.__version__}, Python {platform.python_version()}"
     if device.type == "cuda":
         return f"{torch.cuda.get_device_name(device)}, {versions}"
-    return f"{_processor()}, {torch.get_num_threads()} threads, {versions}"
+    threads = torch.get_num_threads()
+    return f"{_processor()}, {threads} thread{'s' if threads > 1 else ''}, {versions}"
 
 
 def _processor() -> str:

@@ -8,7 +8,7 @@ import shlex
 import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -110,7 +110,7 @@ def run(
         folder.fit(weights, model, where=str(out))
         translator = task.translator(model, target)
         folder.save(out / "model", translator)  # first of all: whatever happens while it is scored, the model is there
-        evaluated = task.test(model, target)
+        evaluated = _signed(task.test(model, target), recipe, averaged)
         baselines = task.baselines(evaluated)
     scores = _scores(recipe, evaluated, baselines, standing, averaged)
     facts = report.Facts(
@@ -210,6 +210,14 @@ def _outputs(evaluated: Evaluated) -> str:
     return "".join(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False) + "\n" for row in rows)
 
 
+def _signed(evaluated: Evaluated, recipe: Recipe, averaged: list[int]) -> Evaluated:
+    """Add to each score's signature what the model and its outputs depend on."""
+    decoding = recipe.settings.decoding
+    how = f"|beam:{decoding.beam}|lp:{decoding.length_penalty}|avg:{len(averaged)}|seed:{recipe.training.seed}"
+    signed = {name: replace(one, signature=one.signature + how) for name, one in evaluated.measures.items()}
+    return replace(evaluated, measures=signed)
+
+
 def _scores(
     recipe: Recipe,
     evaluated: Evaluated,
@@ -223,8 +231,6 @@ def _scores(
     }
     for one in recipe.comparisons:
         others.setdefault(one.system, {}).update({one.metric: one.value, "note": one.note})
-    decoding = recipe.settings.decoding
-    how = f"|beam:{decoding.beam}|lp:{decoding.length_penalty}|avg:{len(averaged)}|seed:{recipe.training.seed}"
     edges = recipe.settings.evaluation.lengths
     lengths = report.by_length(evaluated, edges) if edges else []
     return {
@@ -234,7 +240,7 @@ def _scores(
             for name, count, of in lengths
         ],
         "baselines": others,
-        "signatures": {name: one.signature + how for name, one in evaluated.measures.items()},
+        "signatures": {name: one.signature for name, one in evaluated.measures.items()},
         "steps": standing.step,
         "training_seconds": round(standing.seconds, 1),
         "averaged_steps": averaged,
