@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from regard.attention import Segments, Site, record
 from regard.errors import CheckpointError, ConfigError, UsageError
-from regard.models.interface import LanguageModel
+from regard.models.interface import EncoderDecoder, LanguageModel
 from regard.models.registry import check_bounds, families, family
 from regard.models.weights import fit, gather, read_tensors, write_tensors
 from regard.tasks.task import cross_entropy
@@ -20,6 +20,7 @@ from regard.tasks.task import cross_entropy
 CASES = [
     pytest.param(name, config, id=f"{name}-{place}")
     for name, one in families().items()
+    if issubclass(one.build, EncoderDecoder | LanguageModel)
     for place, config in enumerate(one.tiny)
 ]
 every_model = pytest.mark.parametrize(("name", "config"), CASES)
@@ -329,6 +330,6 @@ def test_zero_is_refused_where_it_means_nothing(name: str, config: Any) -> None:
 
 def test_an_unknown_family_is_refused() -> None:
     with pytest.raises(
-        ConfigError, match="unknown model family 'transfomer'; choose from gpt, llama, rnn, transformer"
+        ConfigError, match="unknown model family 'transfomer'; choose from bert, gpt, llama, rnn, transformer"
     ):
         family("transfomer")

@@ -139,7 +139,7 @@ def _write(config: GPTConfig) -> dict[str, Any]:
     }
 
 
-def _rules() -> Iterator[Rule]:
+def _rules(config: GPTConfig) -> Iterator[Rule]:
     yield Rule("wte.weight", "embed.weight")
     yield Rule("wpe.weight", "embed.positions.weight")
     for end in ("weight", "bias"):
@@ -151,14 +151,14 @@ def _rules() -> Iterator[Rule]:
         yield Rule(f"h.{{i}}.ln_1.{end}", f"blocks.{{i}}.self_norm.{end}")
         yield Rule(f"h.{{i}}.ln_2.{end}", f"blocks.{{i}}.mlp_norm.{end}")
         yield Rule(f"ln_f.{end}", f"norm.{end}")
-    yield Rule("lm_head.weight", "output.weight")
+    yield Rule("lm_head.weight", "output.weight", outside=True)
 
 
 _PUBLIC = Layout(
     model_type="gpt2",
-    architecture="GPT2LMHeadModel",
+    architecture=lambda config: "GPT2LMHeadModel",
     prefix="transformer.",
-    rules=tuple(_rules()),
+    rules=_rules,
     head="lm_head.weight",
     embed="wte.weight",
     buffers=(".attn.bias", ".attn.masked_bias"),
@@ -199,6 +199,6 @@ register(
             _size("megatron-4.2b", 64, 2304, 24, "4.2 B", _MEGATRON, 51200),
             _size("megatron-8.3b", 72, 3072, 32, "8.3 B", _MEGATRON, 51200),
         ),
-        public=_PUBLIC,
+        public=(_PUBLIC,),
     )
 )

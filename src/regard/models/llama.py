@@ -134,7 +134,7 @@ def _write(config: LlamaConfig) -> dict[str, Any]:
     }
 
 
-def _rules() -> Iterator[Rule]:
+def _rules(config: LlamaConfig) -> Iterator[Rule]:
     yield Rule("embed_tokens.weight", "embed.weight")
     for theirs, ours in (
         *((f"self_attn.{part}_proj", f"self_attn.{part}_proj") for part in "qkv"),
@@ -145,14 +145,14 @@ def _rules() -> Iterator[Rule]:
     ):
         yield Rule(f"layers.{{i}}.{theirs}.weight", f"blocks.{{i}}.{ours}.weight")
     yield Rule("norm.weight", "norm.weight")
-    yield Rule("lm_head.weight", "output.weight")
+    yield Rule("lm_head.weight", "output.weight", outside=True)
 
 
 _PUBLIC = Layout(
     model_type="llama",
-    architecture="LlamaForCausalLM",
+    architecture=lambda config: "LlamaForCausalLM",
     prefix="model.",
-    rules=tuple(_rules()),
+    rules=_rules,
     head="lm_head.weight",
     embed="embed_tokens.weight",
     buffers=(".rotary_emb.inv_freq",),
@@ -169,6 +169,6 @@ register(
             LlamaConfig(23, 16, 2, 4, 2, 24, 64, dropout=0.1),
             LlamaConfig(23, 12, 1, 3, 0, 20, 64, rotary_base=1e5, tie=False, dropout=0.1, norm_eps=1e-6),
         ),
-        public=_PUBLIC,
+        public=(_PUBLIC,),
     )
 )

@@ -6,7 +6,7 @@ setting that would make another function of the model is refused by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,15 @@ class Rule:
         theirs: Its name; ``{i}`` numbers the layers.
         ours: Our name, or several: theirs is then ours one after the other along the output dimension.
         transposed: Theirs has the input dimension first.
+        outside: It stands beside the model's body, so its name has no prefix: heads.
+        copies: Other names under which a file may hold the same tensor again.
     """
 
     theirs: str
     ours: str | tuple[str, ...]
     transposed: bool = False
+    outside: bool = False
+    copies: tuple[str, ...] = ()
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -48,38 +52,40 @@ class Layout:
 
     Attributes:
         model_type: What config.json calls the family.
-        architecture: What it calls the model with its head.
-        prefix: What names may begin with, or not, as the file has or has not the head's module around the others.
-        rules: The tensors.
+        architecture: What it calls the model with the head that our settings ask for.
+        prefix: What names of the body begin with where there is a head; a file of the body alone has none.
+        rules: The tensors, for our settings.
         head: Their name of the output table, which a tied checkpoint may leave out.
         embed: Their name of the table that it is tied to.
         buffers: Ends of names that carry nothing: masks and the like, which every model makes anew.
         read: From config.json to our settings; raises FormatError for what we have not.
         write: From our settings to config.json.
+        fits: Whether it can hold a model of our settings; a family writes the first layout that can.
     """
 
     model_type: str
-    architecture: str
+    architecture: Callable[[Any], str]
     prefix: str
-    rules: tuple[Rule, ...]
+    rules: Callable[[Any], Iterable[Rule]]
     head: str
     embed: str
     buffers: tuple[str, ...]
     read: Callable[[Mapping[str, Any], str], Any]
     write: Callable[[Any], dict[str, Any]]
+    fits: Callable[[Any], bool] = lambda config: True
 
-    def expanded(self, num_layers: int) -> list[Rule]:
+    def expanded(self, config: Any) -> list[Rule]:
         """Write the rules out for every layer.
 
         Args:
-            num_layers: How many there are.
+            config: Our settings, with ``num_layers``.
 
         Returns:
             Rules with full names.
         """
         every: list[Rule] = []
-        for rule in self.rules:
-            for i in range(num_layers) if "{i}" in rule.theirs else (0,):
+        for rule in self.rules(config):
+            for i in range(config.num_layers) if "{i}" in rule.theirs else (0,):
                 parts = tuple(part.replace("{i}", str(i)) for part in rule.parts)
                 every.append(replace(rule, theirs=rule.theirs.replace("{i}", str(i)), ours=parts))
         return every
@@ -159,8 +165,7 @@ def read_folder(folder: Path) -> tuple[str, nn.Module, list[str]]:
     """
     where = str(folder / "config.json")
     values = _read_json(folder / "config.json")
-    family = _family_of(values, where)
-    layout = family.public
+    family, layout = _layout_of(values, where)
     config = layout.read(values, where)
     registry.check_bounds(config, where)
     theirs, warnings = _read_shards(folder), []
@@ -187,12 +192,12 @@ def write_folder(folder: Path, family: str, model: nn.Module) -> None:
     Raises:
         DataError: The family has no public layout.
     """
-    layout = registry.family(family).public
-    if layout is None:
-        raise DataError(f"the family {family!r} has no public layout", where=str(folder))
     config: Any = model.config
+    layout = next((one for one in registry.family(family).public if one.fits(config)), None)
+    if layout is None:
+        raise DataError(f"a {family!r} of these settings has no public layout", where=str(folder))
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-    values = {"model_type": layout.model_type, "architectures": [layout.architecture], "dtype": dtype}
+    values = {"model_type": layout.model_type, "architectures": [layout.architecture(config)], "dtype": dtype}
     write_aside(folder / "config.json", json_bytes(values | layout.write(config)))
     write_tensors(folder / "model.safetensors", to_public(layout, config, gather(model)))
 
@@ -215,10 +220,11 @@ def from_public(layout: Layout, config: Any, theirs: Mapping[str, Tensor], where
     ours: dict[str, Tensor] = {}
     used: set[str] = set()
     missing: list[str] = []
-    for rule in layout.expanded(config.num_layers):
+    for rule in layout.expanded(config):
         name = _found(theirs, rule.theirs, layout.prefix)
         if name is not None:
             used.add(name)
+            used.update(copy for copy in rule.copies if copy in theirs and torch.equal(theirs[copy], theirs[name]))
         if rule.theirs == layout.head and config.tie:
             continue
         if name is None:
@@ -236,7 +242,7 @@ def from_public(layout: Layout, config: Any, theirs: Mapping[str, Tensor], where
         if names:
             shown = ", ".join(sorted(names)[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
             raise CheckpointError(
-                f"the checkpoint {what} {shown}", where=where, mend=f"give a whole {layout.architecture}"
+                f"the checkpoint {what} {shown}", where=where, mend=f"give a whole {layout.architecture(config)}"
             )
     return ours
 
@@ -253,12 +259,16 @@ def to_public(layout: Layout, config: Any, ours: Mapping[str, Tensor]) -> dict[s
         Theirs by name; a tied output table is left out.
     """
     theirs: dict[str, Tensor] = {}
-    for rule in layout.expanded(config.num_layers):
+    rules = layout.expanded(config)
+    prefix = layout.prefix if any(rule.outside for rule in rules) else ""
+    for rule in rules:
         if rule.theirs == layout.head and config.tie:
             continue
         whole = torch.cat([ours[part] for part in rule.parts])
-        name = rule.theirs if rule.theirs == layout.head else layout.prefix + rule.theirs
+        name = rule.theirs if rule.outside else prefix + rule.theirs
         theirs[name] = (whole.T if rule.transposed and whole.dim() == 2 else whole).contiguous()
+        if not config.tie:  # what is not tied, a reader does not make anew
+            theirs |= {copy: theirs[name].clone() for copy in rule.copies}
     return theirs
 
 
@@ -267,11 +277,11 @@ def _found(tensors: Mapping[str, Tensor], name: str, prefix: str) -> str | None:
     return next((one for one in (prefix + name, name) if one in tensors), None)
 
 
-def _family_of(values: Mapping[str, Any], where: str) -> Any:
-    known = {family.public.model_type: family for family in registry.families().values() if family.public is not None}
+def _layout_of(values: Mapping[str, Any], where: str) -> tuple[Any, Layout]:
+    known = {layout.model_type: (one, layout) for one in registry.families().values() for layout in one.public}
     kind = values.get("model_type")
     if kind not in known:
-        raise FormatError(f"model_type is {str(kind)[:40]!r}", where=where, mend=f"known: {', '.join(known)}")
+        raise FormatError(f"model_type is {str(kind)[:40]!r}", where=where, mend=f"known: {', '.join(sorted(known))}")
     return known[kind]
 
 
