@@ -189,7 +189,7 @@ class _Unroll(torch.autograd.Function):
             carried = [part.clone() for part in d_last]  # a sequence's last state is met where it ends
             d_x_DNG = d_h_DNH.new_empty(*d_h_DNH.shape[:2], w_DGH.shape[1])
             d_gates_DNG = d_x_DNG if cell.adds else torch.empty_like(d_x_DNG)
-            befores = []
+            states = []
             for time in reversed(range(len(ctx.sizes))):
                 size, kept = ctx.sizes[time], tuple(kept_at[time * ctx.each : (time + 1) * ctx.each])
                 rows, before = slice(high - size, high), kept[: cell.num_parts]
@@ -199,7 +199,7 @@ class _Unroll(torch.autograd.Function):
                 torch.baddbmm(d_before[0], d_gates_DNG[:, rows], w_DGH, out=going[0])
                 for part, new in zip(going[1:], d_before[1:], strict=True):
                     part.copy_(new)
-                befores.append(before[0])
+                states.append(before[0])
                 high -= size
-            d_w_DGH = torch.bmm(d_gates_DNG.transpose(1, 2), torch.cat(befores[::-1], 1))
+            d_w_DGH = torch.bmm(d_gates_DNG.transpose(1, 2), torch.cat(states[::-1], 1))
         return None, None, d_x_DNG, d_w_DGH, d_gates_DNG.sum(1), *carried
