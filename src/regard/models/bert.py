@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from regard.attention import Segments
 from regard.attention.positions import LearnedPositions
-from regard.errors import ConfigError, UsageError
+from regard.errors import ConfigError, ContextError, UsageError
 from regard.layers.block import Block
 from regard.layers.mlp import ACTIVATIONS
 from regard.models.public import Layout, Rule, choose, expect, number
@@ -167,7 +167,11 @@ class Bert(nn.Module):
             ContextError: A text is longer than the table of positions.
             UsageError: Languages are given to a model without.
         """
-        first = self.config.first_position
+        first, limit = self.config.first_position, self.config.max_len
+        if (
+            segments.max_len > limit and positions_N is None and max(segments.lengths) > limit
+        ):  # the bound is rounded up
+            raise ContextError(f"a text of {max(segments.lengths)} tokens; the model reads {limit}")
         positions_N = segments.positions_N() if positions_N is None else positions_N
         x_NE = self.token_embed(tokens_N) + self.position_embed(positions_N + first, segments.max_len + first)
         if self.type_embed is not None:

@@ -97,7 +97,7 @@ def expect(values: Mapping[str, Any], where: str, **wanted: Any) -> None:
     Args:
         values: config.json.
         where: Its path.
-        wanted: What each has to be where it is there.
+        **wanted: What each has to be where it is there.
 
     Raises:
         FormatError: One is something else.
@@ -168,7 +168,8 @@ def read_folder(folder: Path) -> tuple[str, nn.Module, list[str]]:
     family, layout = _layout_of(values, where)
     config = layout.read(values, where)
     registry.check_bounds(config, where)
-    theirs, warnings = _read_shards(folder), []
+    theirs = _read_shards(folder)
+    warnings: list[str] = []
     head, embed = (_found(theirs, name, layout.prefix) for name in (layout.head, layout.embed))
     if head is not None and embed is not None and config.tie and not torch.equal(theirs[head], theirs[embed]):
         config = replace(config, tie=False)
