@@ -9,7 +9,7 @@ padding token.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -225,7 +225,6 @@ class Bert(nn.Module):
 # ------------------------------------------------------------------------------------------------- public checkpoints
 
 _NAMES = {"gelu": "gelu", "relu": "relu", "gelu_new": "gelu-tanh", "silu": "silu"}
-_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 
 
 def _read(values: Mapping[str, Any], where: str, *, heads: Mapping[str, dict[str, Any]], first: int = 0) -> BertConfig:
@@ -347,68 +346,66 @@ _ELECTRA_HEADS: dict[str, dict[str, Any]] = {
 }
 
 
-def _architecture(heads: Mapping[str, dict[str, Any]]) -> Callable[[BertConfig], str]:
-    def find(config: BertConfig) -> str:
-        plain = {"pooler": False, "next_sentence": False}
-        return next(
-            name
-            for name, of in heads.items()
-            if all(getattr(config, key) == value for key, value in (plain | of).items())
-        )
-
-    return find
+def _architecture(heads: Mapping[str, dict[str, Any]], config: BertConfig) -> str:
+    plain = {"pooler": False, "next_sentence": False}
+    found = (n for n, of in heads.items() if all(getattr(config, key) == value for key, value in (plain | of).items()))
+    return next(found)
 
 
-def _layout(
-    model_type: str,
-    prefix: str,
-    heads: Mapping[str, dict[str, Any]],
-    rules: Callable[[BertConfig], Iterator[Rule]],
-    head: str,
-    fits: Callable[[BertConfig], bool],
-    first: int = 0,
-) -> Layout:
+def _is_roberta(config: BertConfig) -> bool:
+    return config.first_position == 2
+
+
+def _is_electra(config: BertConfig) -> bool:
+    has_its_own = config.token_dim > 0 or config.head == "replaced" or not (config.pooler or config.head == "masked")
+    return not config.first_position and has_its_own
+
+
+def _is_bert(config: BertConfig) -> bool:
+    return not (config.first_position or config.token_dim or config.num_languages) and config.transform
+
+
+def _layout(heads: Mapping[str, dict[str, Any]], first: int = 0, **rest: Any) -> Layout:
     return Layout(
-        model_type=model_type,
-        architecture=_architecture(heads),
-        prefix=prefix,
-        rules=rules,
-        head=head,
+        architecture=partial(_architecture, heads),
         embed="embeddings.word_embeddings.weight",
-        buffers=_BUFFERS,
+        buffers=("embeddings.position_ids", "embeddings.token_type_ids"),
         read=partial(_read, heads=heads, first=first),
         write=_write,
-        fits=fits,
+        **rest,
     )
 
 
 def _roberta(model_type: str, name: str) -> Layout:
-    heads = {form.format(name): of for form, of in _ROBERTA_HEADS.items()}
     return _layout(
-        model_type, "roberta.", heads, _roberta_rules, "lm_head.decoder.weight", lambda c: c.first_position == 2, 2
+        {form.format(name): of for form, of in _ROBERTA_HEADS.items()},
+        2,
+        model_type=model_type,
+        prefix="roberta.",
+        rules=_roberta_rules,
+        head="lm_head.decoder.weight",
+        fits=_is_roberta,
     )
 
 
 _PUBLIC = (
     _layout(
-        "electra",
-        "electra.",
         _ELECTRA_HEADS,
-        _electra_rules,
-        "generator_lm_head.weight",
-        lambda c: (
-            not c.first_position and (c.token_dim > 0 or c.head == "replaced" or not (c.pooler or c.head == "masked"))
-        ),
+        model_type="electra",
+        prefix="electra.",
+        rules=_electra_rules,
+        head="generator_lm_head.weight",
+        fits=_is_electra,
     ),
     _roberta("roberta", "Roberta"),
     _roberta("xlm-roberta", "XLMRoberta"),
     _layout(
-        "bert",
-        "bert.",
         _BERT_HEADS,
-        _bert_rules,
-        "cls.predictions.decoder.weight",
-        lambda c: not (c.first_position or c.token_dim or c.num_languages) and c.transform,
+        model_type="bert",
+        prefix="bert.",
+        rules=_bert_rules,
+        head="cls.predictions.decoder.weight",
+        fits=_is_bert,
     ),
 )
 
