@@ -412,7 +412,8 @@ _PUBLIC = (
 # Devlin et al. 2019, §3: BASE and LARGE; counted with their heads.
 _BASE = BertConfig(30522, pooler=True, next_sentence=True)
 _LARGE = replace(_BASE, embed_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096)
-_NOTE = "{vocab} tokens, {positions} positions, masked head{more}. {why}"
+_ROBERTA = replace(_LARGE, vocab_size=50265, first_position=2, num_types=1, pooler=False, next_sentence=False)
+_NOTE = "30,522 tokens, 512 positions, with masked head and pooler. "
 
 register(
     Family(
@@ -426,29 +427,10 @@ register(
             BertConfig(23, 16, 1, 2, 20, 64, num_types=0, num_languages=3, transform=False, attention_dropout=0.0),
         ),
         sizes=(
-            Size(
-                "bert-base",
-                _BASE,
-                "110 M",
-                _NOTE.format(
-                    vocab="30,522",
-                    positions=512,
-                    more=", pooler",
-                    why="The paper rounds, and leaves the heads out: 109.5 M.",
-                ),
-            ),
-            Size(
-                "bert-large",
-                _LARGE,
-                "340 M",
-                _NOTE.format(vocab="30,522", positions=512, more=", pooler", why="The paper rounds."),
-            ),
-            Size(
-                "roberta-large",
-                replace(_LARGE, vocab_size=50265, first_position=2, num_types=1, pooler=False, next_sentence=False),
-                "355 M",
-                _NOTE.format(vocab="50,265 byte-level BPE", positions=514, more="", why="The paper rounds."),
-            ),
+            Size("bert-base", _BASE, "110 M", _NOTE + "Without the heads 109.5 M, which the paper rounds."),
+            Size("bert-large", _LARGE, "340 M", _NOTE + "The paper rounds."),
+            # Liu et al. 2019, §4.
+            Size("roberta-large", _ROBERTA, "355 M", "50,265 byte-level BPE tokens, 514 positions, with masked head."),
         ),
         public=_PUBLIC,
     )
