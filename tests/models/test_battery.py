@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from regard.attention import Segments, Site, record
 from regard.errors import CheckpointError, ConfigError, UsageError
+from regard.models.interface import EncoderDecoder, LanguageModel
 from regard.models.registry import check_bounds, families, family
 from regard.models.weights import fit, gather, read_tensors, write_tensors
 from regard.tasks.task import cross_entropy
@@ -19,6 +20,7 @@ from regard.tasks.task import cross_entropy
 CASES = [
     pytest.param(name, config, id=f"{name}-{place}")
     for name, one in families().items()
+    if issubclass(one.build, EncoderDecoder | LanguageModel)
     for place, config in enumerate(one.tiny)
 ]
 every_model = pytest.mark.parametrize(("name", "config"), CASES)
@@ -44,9 +46,26 @@ def row(sequences: Rows) -> Tensor:
     return torch.tensor([token for sequence in sequences for token in sequence], dtype=torch.int64)
 
 
+def vocabularies(config: Any) -> tuple[int, int]:
+    """Tokens that may stand in a source, and in a target."""
+    if hasattr(config, "vocab_size"):
+        return config.vocab_size, config.vocab_size
+    return config.source_vocab_size, config.target_vocab_size
+
+
+def is_tied(config: Any) -> bool:
+    return config.tie if hasattr(config, "tie") else config.share != "none"
+
+
 def forward(model: nn.Module, sources: Rows, targets: Rows) -> tuple[Tensor, ...]:
-    """Logits of each target, all in one batch."""
+    """Logits of each target, all in one batch. A language model reads source and target as one text."""
     lengths = [len(target) for target in targets]
+    if isinstance(model, LanguageModel):
+        texts = [source + target for source, target in zip(sources, targets, strict=True)]
+        logits = model.head(model(row(texts), Segments.ragged([len(text) for text in texts])))
+        return tuple(
+            part[len(source) :] for part, source in zip(logits.split([*map(len, texts)]), sources, strict=True)
+        )
     hidden_ND = model(
         row(sources), Segments.ragged([len(source) for source in sources]), row(targets), Segments.ragged(lengths)
     )
@@ -56,10 +75,12 @@ def forward(model: nn.Module, sources: Rows, targets: Rows) -> tuple[Tensor, ...
 # The loss per token that eight examples have to reach, from ln 23 or more, with Adam at 0.02.
 STEPS, BOUND = 80, 0.25
 SOURCE_LENGTHS, TARGET_LENGTHS = (5, 1, 11, 3, 7), (2, 13, 1, 3, 7)
+TEXT_LENGTHS = tuple(source + target for source, target in zip(SOURCE_LENGTHS, TARGET_LENGTHS, strict=True))
 
 
 def ragged(config: Any) -> tuple[Rows, Rows]:
-    return tokens(SOURCE_LENGTHS, config.source_vocab_size, 1), tokens(TARGET_LENGTHS, config.target_vocab_size, 2)
+    source, target = vocabularies(config)
+    return tokens(SOURCE_LENGTHS, source, 1), tokens(TARGET_LENGTHS, target, 2)
 
 
 @every_model
@@ -86,10 +107,10 @@ def test_forward_and_gradients(name: str, config: Any) -> None:
     model = model_of(name, config)
     sources, targets = ragged(config)
     logits = forward(model, sources, targets)
-    assert [part.shape for part in logits] == [(length, config.target_vocab_size) for length in TARGET_LENGTHS]
+    assert [part.shape for part in logits] == [(length, vocabularies(config)[1]) for length in TARGET_LENGTHS]
     assert all(part.isfinite().all() for part in logits)
     assert torch.cat(logits).std() > 0.05
-    cross_entropy(torch.cat(logits), row(tokens(TARGET_LENGTHS, config.target_vocab_size, 3)), 0.1).sum.backward()
+    cross_entropy(torch.cat(logits), row(tokens(TARGET_LENGTHS, vocabularies(config)[1], 3)), 0.1).sum.backward()
     for parameter_name, parameter in model.named_parameters():
         assert parameter.grad is not None, parameter_name
         assert parameter.grad.isfinite().all(), parameter_name
@@ -124,7 +145,7 @@ def test_weights_go_through_a_file(name: str, config: Any, tmp_path: Path) -> No
     assert sum(weight.numel() for weight in weights.values()) == sum(p.numel() for p in model.parameters())
     assert not any(torch.equal(weight, gather(other)[key]) for key, weight in weights.items())
     ties = tied(other)
-    assert bool(ties) == (config.share != "none")
+    assert bool(ties) == is_tied(config)
     write_tensors(tmp_path / "model.safetensors", weights)
     fit(read_tensors(tmp_path / "model.safetensors"), other, where="model.safetensors")
     back = gather(other)
@@ -169,15 +190,16 @@ def test_attention_is_recorded_for_every_layer_that_attends(name: str, config: A
     assert torch.equal(plain, recorded)
     assert sorted(rows) == sorted(sites)
     for site_name in sites:
-        calls = rows[site_name]
+        calls, is_text = rows[site_name], isinstance(model, LanguageModel)
+        is_encoder, is_decoder = (site_name.startswith(part) for part in ("encoder", "decoder"))
         assert {call.sequence for call in calls} == set(range(len(sources)))
         for call in calls:
             sums = call.weights_HTS.sum(-1)
             assert torch.allclose(sums, torch.ones_like(sums), atol=1e-12, rtol=0)
-            keys = TARGET_LENGTHS if call.within and site_name.startswith("decoder") else SOURCE_LENGTHS
+            keys = TEXT_LENGTHS if is_text else TARGET_LENGTHS if call.within and is_decoder else SOURCE_LENGTHS
             assert call.weights_HTS.shape[-1] == keys[call.sequence]
         queries = sum(len(call.queries) for call in calls)
-        assert queries == sum(SOURCE_LENGTHS if site_name.startswith("encoder") else TARGET_LENGTHS)
+        assert queries == sum(TEXT_LENGTHS if is_text else SOURCE_LENGTHS if is_encoder else TARGET_LENGTHS)
 
 
 @every_model
@@ -185,16 +207,12 @@ def test_overfits_eight_examples(name: str, config: Any) -> None:
     torch.manual_seed(0)
     model = family(name).build(config)  # in float32, in evaluation mode: without dropout
     model.eval()
-    sources = tokens((3, 4, 5, 6, 3, 4, 5, 6), config.source_vocab_size, 5)
-    targets = tokens((4, 3, 6, 5, 3, 6, 4, 5), config.target_vocab_size, 6)
+    sources = tokens((3, 4, 5, 6, 3, 4, 5, 6), vocabularies(config)[0], 5)
+    targets = tokens((4, 3, 6, 5, 3, 6, 4, 5), vocabularies(config)[1], 6)
     read, labels = [target[:-1] for target in targets], row([target[1:] for target in targets])
-    source_segments, source_M = Segments.ragged([len(source) for source in sources]), row(sources)
-    target_segments, target_N = Segments.ragged([len(target) for target in read]), row(read)
     optimizer = torch.optim.Adam(model.parameters(), 2e-2, foreach=True)
     for _ in range(STEPS):
-        loss = cross_entropy(
-            model.head(model(source_M, source_segments, target_N, target_segments)), labels, 0.0
-        ).sum / len(labels)
+        loss = cross_entropy(torch.cat(forward(model, sources, read)), labels, 0.0).sum / len(labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -225,10 +243,7 @@ def test_nothing_leaks_from_the_future(name: str, config: Any) -> None:
     before = forward(model, sources, targets)
     for changed in (1, 2, 6, 12):
         others = [
-            [
-                (token + 1) % config.target_vocab_size if place >= changed else token
-                for place, token in enumerate(target)
-            ]
+            [(token + 1) % vocabularies(config)[1] if place >= changed else token for place, token in enumerate(target)]
             for target in targets
         ]
         after = forward(model, sources, others)
@@ -240,13 +255,13 @@ def test_nothing_leaks_from_the_future(name: str, config: Any) -> None:
 def check_steps(model: nn.Module, config: Any, prompts: int, steps: int, beams: int) -> None:
     """Step by step with beams that are reordered, repeated and dropped = the full forward over what each row holds."""
     draws = np.random.default_rng(0)
-    sources = tokens(draws.integers(1, 12, prompts), config.source_vocab_size, 7)
+    sources = tokens(draws.integers(1, 12, prompts), vocabularies(config)[0], 7)
     step = torch.inference_mode()(model.step)
     state = torch.inference_mode()(model.start)(row(sources), Segments.ragged([len(s) for s in sources]), beams)
     histories: Rows = [[] for _ in range(prompts * beams)]
-    logits_RTV = torch.zeros(prompts * beams, 0, config.target_vocab_size, dtype=torch.float64)
+    logits_RTV = torch.zeros(prompts * beams, 0, vocabularies(config)[1], dtype=torch.float64)
     for number in range(steps):
-        newest = draws.integers(0, config.target_vocab_size, len(histories))
+        newest = draws.integers(0, vocabularies(config)[1], len(histories))
         for history, token in zip(histories, newest, strict=True):
             history.append(int(token))
         logits_RV, state = step(torch.from_numpy(newest), state)
@@ -270,7 +285,7 @@ def check_steps(model: nn.Module, config: Any, prompts: int, steps: int, beams: 
     for tokens_R in torch.tensor(histories).T:
         fresh_RV, fresh = step(tokens_R, fresh)
     assert (fresh_RV - logits_RTV[:, -1]).abs().max() < 1e-10
-    newest_R = torch.arange(len(histories)) % config.target_vocab_size
+    newest_R = torch.arange(len(histories)) % vocabularies(config)[1]
     assert (step(newest_R, fresh)[0] - step(newest_R, state)[0]).abs().max() < 1e-10
 
 
@@ -290,9 +305,9 @@ def test_step_by_step_equals_the_full_forward_at_length(name: str, config: Any) 
 @pytest.mark.parametrize("value", [10**9, -1])
 def test_sizes_that_no_model_has_are_refused(name: str, config: Any, value: int) -> None:
     names = [
-        field.name for field in dataclasses.fields(config) if field.name.endswith(("_layers", "_dim", "_vocab_size"))
+        field.name for field in dataclasses.fields(config) if field.name.endswith(("_layers", "_dim", "vocab_size"))
     ]
-    assert len(names) >= 6
+    assert len(names) >= 4
     for field_name in names:
         with pytest.raises(ConfigError, match=f"here: {field_name} is {value}"):
             check_bounds(dataclasses.replace(config, **{field_name: value}), "here")
@@ -314,5 +329,7 @@ def test_zero_is_refused_where_it_means_nothing(name: str, config: Any) -> None:
 
 
 def test_an_unknown_family_is_refused() -> None:
-    with pytest.raises(ConfigError, match="unknown model family 'transfomer'; choose from rnn, transformer"):
+    with pytest.raises(
+        ConfigError, match="unknown model family 'transfomer'; choose from bert, gpt, llama, rnn, transformer"
+    ):
         family("transfomer")

@@ -143,7 +143,7 @@ class MultiHeadAttention(Site):
 
         Args:
             x_ND: The new tokens.
-            segments: The same number of them for each slot of the cache.
+            segments: How many of them go to each slot: any numbers where the cache is empty, the same for each later.
             cache: Keys and values so far.
             mask: What a query may attend to, as over the whole sequence.
             bias: Added to the scores.
@@ -153,6 +153,9 @@ class MultiHeadAttention(Site):
         """
         start_B = cache.lengths_B
         k_NGK, v_NGK = self.keys_values(x_ND, segments, start_B)
+        if not cache.max_len:  # a prompt: nothing is before it, so it attends to itself, as in the full forward pass
+            y_ND = self._attend(x_ND, segments, k_NGK, v_NGK, segments, mask, bias)
+            return y_ND, cache.append(k_NGK, v_NGK, segments)
         cache = cache.append(k_NGK, v_NGK, segments)
         return self.read(x_ND, segments, cache, mask=mask, bias=bias, start_B=start_B), cache
 

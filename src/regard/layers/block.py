@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 from torch import Tensor, nn
@@ -29,12 +30,15 @@ class Block(nn.Module):
         attention_dropout_p: Of attention weights.
         mlp_dropout_p: Of the MLP's inner activations.
         rotary_base: Rotary positions in self-attention with this base; None for none.
-        norm_eps: Added to the variance in layer norms.
+        norm_eps: Added to the variance in norms.
+        make_norm: Makes a norm from a width and an epsilon: layer norm, or root mean square norm.
+        gated: The MLP has a gate.
+        use_bias: Projections have biases.
 
     Raises:
         ConfigError: The norm is neither pre nor post.
 
-    Source: Vaswani et al. 2017, §3.1, §5.4; pre-norm: Xiong et al. 2020.
+    Source: Vaswani et al. 2017, §3.1, §5.4; pre-norm: Xiong et al. 2020; RMS norm: Zhang & Sennrich 2019.
     """
 
     def __init__(
@@ -52,24 +56,32 @@ class Block(nn.Module):
         mlp_dropout_p: float = 0.0,
         rotary_base: float | None = None,
         norm_eps: float = 1e-5,
+        make_norm: Callable[[int, float], nn.Module] = nn.LayerNorm,
+        gated: bool = False,
+        use_bias: bool = True,
     ) -> None:
         super().__init__()
         if norm not in ("pre", "post"):
             raise ConfigError(f"unknown norm {norm!r}", mend="choose pre or post")
         self.pre = norm == "pre"
         self.self_attn = MultiHeadAttention(
-            embed_dim, num_heads, num_kv_heads=num_kv_heads, dropout_p=attention_dropout_p, rotary_base=rotary_base
+            embed_dim,
+            num_heads,
+            num_kv_heads=num_kv_heads,
+            dropout_p=attention_dropout_p,
+            rotary_base=rotary_base,
+            use_bias=use_bias,
         )
-        self.self_norm = nn.LayerNorm(embed_dim, norm_eps)
+        self.self_norm = make_norm(embed_dim, norm_eps)
         self.cross_attn: MultiHeadAttention | None = None
-        self.cross_norm: nn.LayerNorm | None = None
+        self.cross_norm: nn.Module | None = None
         if cross:
             self.cross_attn = MultiHeadAttention(
-                embed_dim, num_heads, num_kv_heads=num_kv_heads, dropout_p=attention_dropout_p
+                embed_dim, num_heads, num_kv_heads=num_kv_heads, dropout_p=attention_dropout_p, use_bias=use_bias
             )
-            self.cross_norm = nn.LayerNorm(embed_dim, norm_eps)
-        self.mlp = MLP(embed_dim, mlp_dim, activation, mlp_dropout_p)
-        self.mlp_norm = nn.LayerNorm(embed_dim, norm_eps)
+            self.cross_norm = make_norm(embed_dim, norm_eps)
+        self.mlp = MLP(embed_dim, mlp_dim, activation, mlp_dropout_p, gated=gated, use_bias=use_bias)
+        self.mlp_norm = make_norm(embed_dim, norm_eps)
         self.dropout = nn.Dropout(dropout_p)
 
     def _before(self, x_ND: Tensor, norm: nn.Module) -> Tensor:
@@ -145,7 +157,7 @@ class Block(nn.Module):
 
         Args:
             x_ND: New tokens.
-            segments: The same number for each slot of the cache.
+            segments: How many for each slot of the cache: any numbers where it is empty, the same for each later.
             cache: Self-attention's past.
             context: Cross-attention's keys and values; None for a block without.
             context_segments: Which of the new tokens read the same context: beams of one source.

@@ -66,13 +66,14 @@ class Embedding(nn.Module):
         self.scale = math.sqrt(token_dim) if scale else 1.0
         self.dropout = nn.Dropout(dropout_p)
 
-    def forward(self, tokens_N: Tensor, segments: Segments, start: int = 0) -> Tensor:
+    def forward(self, tokens_N: Tensor, segments: Segments, start: int = 0, start_B: Tensor | None = None) -> Tensor:
         """Embed all tokens of a batch.
 
         Args:
             tokens_N: int64, tokens.
             segments: Which belong together: positions come from here.
-            start: Position of the first token of each sequence.
+            start: Position of the first token of each sequence; with ``start_B``, none is beyond it.
+            start_B: int64, position of the first token of each sequence, where they differ.
 
         Returns:
             x_ND.
@@ -82,16 +83,16 @@ class Embedding(nn.Module):
         """
         x_ND = nn.functional.embedding(tokens_N, self.weight) * self.scale
         if self.kind != "none":
-            encoding_ND = self._encode(segments, start).to(x_ND.dtype)
+            encoding_ND = self._encode(segments, start, start_B).to(x_ND.dtype)
             x_ND = torch.cat([x_ND, encoding_ND], -1) if self.position_dim else x_ND + encoding_ND
         return self.dropout(x_ND)
 
-    def _encode(self, segments: Segments, start: int) -> Tensor:
+    def _encode(self, segments: Segments, start: int, start_B: Tensor | None) -> Tensor:
+        positions_N = segments.positions_N() + (start if start_B is None else start_B[segments.sequence_N()])
         if self.positions is not None:
-            return self.positions(segments.positions_N() + start, segments.max_len + start)
+            return self.positions(positions_N, segments.max_len + start)
         layout = "halves" if self.kind == "sinusoidal-halves" else "interleaved"
         # One row a place, then a look-up: sines of a few dozen places instead of thousands of tokens.
-        table_TD = sinusoidal(
-            torch.arange(start, start + max(segments.max_len, 1), device=self.weight.device), self.encoded_dim, layout
-        )
-        return table_TD[segments.positions_N()]
+        first = start if start_B is None else 0
+        places_T = torch.arange(first, start + max(segments.max_len, 1), device=self.weight.device)
+        return sinusoidal(places_T, self.encoded_dim, layout)[positions_N - first]

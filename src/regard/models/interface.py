@@ -113,3 +113,66 @@ class EncoderDecoder(nn.Module, ABC):
         Returns:
             logits_RV of the next token, and the new state.
         """
+
+
+class LanguageModel(nn.Module, ABC):
+    """Base of the families that read a text from left to right and predict its next token.
+
+    Attributes:
+        config: The family's settings, with ``vocab_size``.
+    """
+
+    config: Any
+
+    @property
+    def max_tokens(self) -> int | None:
+        """Tokens of a text at most; None where the model sets no limit."""
+        return None
+
+    @abstractmethod
+    def forward(self, tokens_N: Tensor, segments: Segments) -> Tensor:
+        """Compute what predicts the token after each token.
+
+        Args:
+            tokens_N: int64, tokens of the batch.
+            segments: Which belong together.
+
+        Returns:
+            hidden_ND; :meth:`head` turns it into scores of tokens.
+        """
+
+    @abstractmethod
+    def head(self, hidden_ND: Tensor) -> Tensor:
+        """Score every token of the vocabulary.
+
+        Args:
+            hidden_ND: From :meth:`forward`.
+
+        Returns:
+            logits_NV.
+        """
+
+    @abstractmethod
+    def start(self, prompt_N: Tensor, segments: Segments, beams: int) -> Any:
+        """Read prompts and get ready to go on from them.
+
+        Args:
+            prompt_N: int64, tokens of the prompts.
+            segments: Which belong together; lengths may differ.
+            beams: Rows of each prompt.
+
+        Returns:
+            The state after the prompts, a :class:`DecoderState`.
+        """
+
+    @abstractmethod
+    def step(self, tokens_R: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """Read one token a row.
+
+        Args:
+            tokens_R: int64, the newest token of each row.
+            state: Where decoding stands; it is used up.
+
+        Returns:
+            logits_RV of the next token, and the new state.
+        """

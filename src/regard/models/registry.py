@@ -43,6 +43,7 @@ class Family:
         build: Makes a model from its settings.
         tiny: Settings of a model small enough for tests, of every layer kind.
         sizes: Published sizes.
+        public: How its public checkpoints are laid out; see :class:`regard.models.public.Layout`.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Family:
     build: Callable[[Any], nn.Module]
     tiny: tuple[Any, ...]
     sizes: tuple[Size, ...] = ()
+    public: tuple[Any, ...] = ()
 
 
 _families: dict[str, Family] = {}

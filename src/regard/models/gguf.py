@@ -1,0 +1,152 @@
+"""GGUF files of Llama-type models: weights, dequantized, and their byte-level BPE tokenizer.
+
+The format and its quantized blocks are read by the ``gguf`` package of the format's own authors (``pip install
+'regard[gguf]'``); what is ours is the map to our names and the order of rotary coordinates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from regard.errors import CheckpointError, DataError, FormatError, ResourceError
+from regard.models import registry
+from regard.models.llama import Llama, LlamaConfig
+from regard.models.weights import fit
+
+if TYPE_CHECKING:
+    from gguf import GGUFReader
+    from tokenizers import Tokenizer
+
+_NAMES = {
+    "attn_norm": "self_norm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.out_proj",
+    "ffn_norm": "mlp_norm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_CONTROL = 3  # the format's type of tokens that are no text
+
+
+def read_gguf(path: Path) -> tuple[Llama, Tokenizer]:
+    """Read a Llama-type model.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The model in float32, and its tokenizer.
+
+    Raises:
+        DataError: There is no such file.
+        ResourceError: The ``gguf`` package is missing.
+        FormatError: It is no GGUF file, or of an architecture or tokenizer that is not known here.
+        CheckpointError: Tensors are missing, left over or of another shape.
+    """
+    if not path.is_file():
+        raise DataError("no such file", where=str(path))
+    try:
+        from gguf import GGUFReader
+    except ImportError as error:
+        raise ResourceError("reading GGUF needs the gguf package", mend="pip install 'regard[gguf]'") from error
+    try:
+        reader = GGUFReader(path)
+    except (ValueError, KeyError, IndexError, OverflowError) as error:
+        raise FormatError(f"not a GGUF file that can be read ({error})", where=str(path)) from error
+    config = _config(reader, str(path))
+    registry.check_bounds(config, str(path))
+    weights = dict(_weights(reader, config, str(path)))
+    model = Llama(config)
+    fit(weights, model, where=str(path))
+    return model, _tokenizer(reader, str(path))
+
+
+def _field(reader: GGUFReader, name: str, where: str, default: Any = None) -> Any:
+    field = reader.get_field(name)
+    if field is None:
+        if default is None:
+            raise FormatError(f"{name} is missing", where=where)
+        return default
+    return field.contents()
+
+
+def _config(reader: GGUFReader, where: str) -> LlamaConfig:
+    kind = _field(reader, "general.architecture", where)
+    if kind != "llama":
+        raise FormatError(f"architecture {str(kind)[:40]!r}", where=where, mend="known: llama")
+    scaling = _field(reader, "llama.rope.scaling.type", where, "none")
+    if scaling != "none":
+        raise FormatError(f"rotary positions scaled by {str(scaling)[:40]!r} are not known here", where=where)
+    tokens = _field(reader, "tokenizer.ggml.tokens", where)
+    heads = _field(reader, "llama.attention.head_count", where)
+    return LlamaConfig(
+        vocab_size=len(tokens),
+        embed_dim=_field(reader, "llama.embedding_length", where),
+        num_layers=_field(reader, "llama.block_count", where),
+        num_heads=heads,
+        num_kv_heads=_field(reader, "llama.attention.head_count_kv", where, heads),
+        mlp_dim=_field(reader, "llama.feed_forward_length", where),
+        max_len=_field(reader, "llama.context_length", where),
+        rotary_base=float(_field(reader, "llama.rope.freq_base", where, 10000.0)),
+        tie=all(tensor.name != "output.weight" for tensor in reader.tensors),
+        norm_eps=float(_field(reader, "llama.attention.layer_norm_rms_epsilon", where)),
+    )
+
+
+def _weights(reader: GGUFReader, config: LlamaConfig, where: str) -> Iterator[tuple[str, Tensor]]:
+    """Give our names and tensors."""
+    from gguf.quants import dequantize
+
+    outer = {"token_embd.weight": "embed.weight", "output_norm.weight": "norm.weight", "output.weight": "output.weight"}
+    for tensor in reader.tensors:
+        name: str = tensor.name
+        try:
+            value = torch.from_numpy(dequantize(tensor.data, tensor.tensor_type).copy()).float()
+        except NotImplementedError as error:
+            raise FormatError(f"{name} is quantized as {tensor.tensor_type.name}, unknown", where=where) from error
+        if name in outer:
+            yield outer[name], value
+            continue
+        _, _, rest = name.partition("blk.")
+        number, _, inner = rest.partition(".")
+        ours = _NAMES.get(inner.removesuffix(".weight"))
+        if not (number.isdecimal() and ours and inner.endswith(".weight")):
+            raise CheckpointError(f"no layer here takes the tensor {name[:60]!r}", where=where)
+        if inner in ("attn_q.weight", "attn_k.weight"):
+            heads = config.num_heads if inner == "attn_q.weight" else config.num_kv_heads
+            # The format pairs neighbouring coordinates for rotation, we pair i with i + K/2.
+            value = value.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)
+        yield f"blocks.{number}.{ours}.weight", value
+
+
+def _tokenizer(reader: GGUFReader, where: str) -> Tokenizer:
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    kind, cut = (_field(reader, f"tokenizer.ggml.{name}", where, "") for name in ("model", "pre"))
+    if kind != "gpt2":
+        raise FormatError(f"a {str(kind)[:40]!r} tokenizer", where=where, mend="known: gpt2, byte-level BPE")
+    by_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    cuts = {
+        "gpt-2": by_bytes,
+        "default": by_bytes,
+        "smollm": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), by_bytes]),
+    }
+    if cut not in cuts:
+        raise FormatError(f"text is cut by {str(cut)[:40]!r}", where=where, mend=f"known: {', '.join(cuts)}")
+    tokens = _field(reader, "tokenizer.ggml.tokens", where)
+    merges = [tuple(merge.split(" ")) for merge in _field(reader, "tokenizer.ggml.merges", where)]
+    tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
+    tokenizer.pre_tokenizer = cuts[cut]
+    tokenizer.decoder = decoders.ByteLevel()
+    types = _field(reader, "tokenizer.ggml.token_type", where)
+    special = [AddedToken(token, special=True) for token, of in zip(tokens, types, strict=True) if of == _CONTROL]
+    tokenizer.add_special_tokens(special)
+    return tokenizer

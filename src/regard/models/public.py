@@ -1,0 +1,313 @@
+"""Public checkpoints: folders with config.json and safetensors files, as the Hugging Face hub has them, both ways.
+
+Strict: every tensor of the file is used or known to carry nothing, every tensor of ours comes from the file, and a
+setting that would make another function of the model is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import CheckpointError, DataError, FormatError
+from regard.files import Source, json_bytes, write_aside
+from regard.models import registry
+from regard.models.weights import fit, gather, read_tensors, write_tensors
+
+CONFIG_CAP_BYTES = 1 << 24
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One of their tensors, as made of ours.
+
+    Attributes:
+        theirs: Its name; ``{i}`` numbers the layers.
+        ours: Our name, or several: theirs is then ours one after the other along the output dimension.
+        transposed: Theirs has the input dimension first.
+        outside: It stands beside the model's body, so its name has no prefix: heads.
+        copies: Other names under which a file may hold the same tensor again.
+    """
+
+    theirs: str
+    ours: str | tuple[str, ...]
+    transposed: bool = False
+    outside: bool = False
+    copies: tuple[str, ...] = ()
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Our names."""
+        return (self.ours,) if isinstance(self.ours, str) else self.ours
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a family's public checkpoints are laid out.
+
+    Attributes:
+        model_type: What config.json calls the family.
+        architecture: What it calls the model with the head that our settings ask for.
+        prefix: What names of the body begin with where there is a head; a file of the body alone has none.
+        rules: The tensors, for our settings.
+        head: Their name of the output table, which a tied checkpoint may leave out.
+        embed: Their name of the table that it is tied to.
+        buffers: Ends of names that carry nothing: masks and the like, which every model makes anew.
+        read: From config.json to our settings; raises FormatError for what we have not.
+        write: From our settings to config.json.
+        fits: Whether it can hold a model of our settings; a family writes the first layout that can.
+    """
+
+    model_type: str
+    architecture: Callable[[Any], str]
+    prefix: str
+    rules: Callable[[Any], Iterable[Rule]]
+    head: str
+    embed: str
+    buffers: tuple[str, ...]
+    read: Callable[[Mapping[str, Any], str], Any]
+    write: Callable[[Any], dict[str, Any]]
+    fits: Callable[[Any], bool] = lambda config: True
+
+    def expanded(self, config: Any) -> list[Rule]:
+        """Write the rules out for every layer.
+
+        Args:
+            config: Our settings, with ``num_layers``.
+
+        Returns:
+            Rules with full names.
+        """
+        every: list[Rule] = []
+        for rule in self.rules(config):
+            for i in range(config.num_layers) if "{i}" in rule.theirs else (0,):
+                parts = tuple(part.replace("{i}", str(i)) for part in rule.parts)
+                every.append(replace(rule, theirs=rule.theirs.replace("{i}", str(i)), ours=parts))
+        return every
+
+
+def expect(values: Mapping[str, Any], where: str, **wanted: Any) -> None:
+    """Refuse settings that would make another function of the model.
+
+    Args:
+        values: config.json.
+        where: Its path.
+        **wanted: What each has to be where it is there.
+
+    Raises:
+        FormatError: One is something else.
+    """
+    for name, value in wanted.items():
+        if name in values and values[name] != value:
+            raise FormatError(f"{name} is {values[name]!r}; only {value!r} is known here", where=where)
+
+
+def choose(values: Mapping[str, Any], name: str, known: Mapping[str, str], where: str) -> str:
+    """Translate a setting that is a name.
+
+    Args:
+        values: config.json.
+        name: The setting.
+        known: Our names by theirs.
+        where: Path of config.json.
+
+    Returns:
+        Our name.
+
+    Raises:
+        FormatError: It is missing or unknown.
+    """
+    value = values.get(name)
+    if value not in known:
+        raise FormatError(f"{name} is {value!r}", where=where, mend=f"known: {', '.join(known)}")
+    return known[value]
+
+
+def number(values: Mapping[str, Any], name: str, where: str, default: float | None = None) -> Any:
+    """Take a setting that is a number.
+
+    Args:
+        values: config.json.
+        name: The setting.
+        where: Path of config.json.
+        default: What a missing one is; None refuses that.
+
+    Returns:
+        The number.
+
+    Raises:
+        FormatError: It is missing or no number.
+    """
+    value = values.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise FormatError(f"{name} is {value!r}, not a number", where=where)
+    return value
+
+
+def read_folder(folder: Path) -> tuple[str, nn.Module, list[str]]:
+    """Build a model from a public folder.
+
+    Args:
+        folder: With config.json and model.safetensors, or its parts and their index.
+
+    Returns:
+        The family, the model with the folder's weights in their own precision, and warnings.
+
+    Raises:
+        DataError: A file is missing.
+        FormatError: The family, or a setting, is none that we have.
+        CheckpointError: Tensors are missing, left over or of another shape.
+    """
+    where = str(folder / "config.json")
+    values = _read_json(folder / "config.json")
+    family, layout = _layout_of(values, where)
+    config = layout.read(values, where)
+    registry.check_bounds(config, where)
+    theirs = _read_shards(folder)
+    warnings: list[str] = []
+    head, embed = (_found(theirs, name, layout.prefix) for name in (layout.head, layout.embed))
+    if head is not None and embed is not None and config.tie and not torch.equal(theirs[head], theirs[embed]):
+        config = replace(config, tie=False)
+        warnings.append(
+            f"{folder}: the output table differs from the embedding it is said to be tied to; both are kept"
+        )
+    weights = from_public(layout, config, theirs, str(folder))
+    model = family.build(config).to(next(iter(weights.values())).dtype)
+    fit(weights, model, where=str(folder))
+    return family.name, model, warnings
+
+
+def write_folder(folder: Path, family: str, model: nn.Module) -> None:
+    """Write a model as a public folder.
+
+    Args:
+        folder: Where; it exists.
+        family: The model's family.
+        model: The model.
+
+    Raises:
+        DataError: The family has no public layout.
+    """
+    config: Any = model.config
+    layout = next((one for one in registry.family(family).public if one.fits(config)), None)
+    if layout is None:
+        raise DataError(f"a {family!r} of these settings has no public layout", where=str(folder))
+    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    values = {"model_type": layout.model_type, "architectures": [layout.architecture(config)], "dtype": dtype}
+    write_aside(folder / "config.json", json_bytes(values | layout.write(config)))
+    write_tensors(folder / "model.safetensors", to_public(layout, config, gather(model)))
+
+
+def from_public(layout: Layout, config: Any, theirs: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
+    """Rename, cut and turn their tensors into ours.
+
+    Args:
+        layout: The family's.
+        config: Our settings.
+        theirs: Their tensors by name.
+        where: The folder, for messages.
+
+    Returns:
+        Ours by name.
+
+    Raises:
+        CheckpointError: Tensors are missing or left over, or cannot be cut.
+    """
+    ours: dict[str, Tensor] = {}
+    used: set[str] = set()
+    missing: list[str] = []
+    for rule in layout.expanded(config):
+        name = _found(theirs, rule.theirs, layout.prefix)
+        if name is not None:
+            used.add(name)
+            used.update(copy for copy in rule.copies if copy in theirs and torch.equal(theirs[copy], theirs[name]))
+        if rule.theirs == layout.head and config.tie:
+            continue
+        if name is None:
+            missing.append(rule.theirs)
+            continue
+        tensor = theirs[name].T if rule.transposed and theirs[name].dim() == 2 else theirs[name]
+        if len(tensor) % len(rule.parts):
+            raise CheckpointError(
+                f"{name} of shape {tuple(theirs[name].shape)} is not {len(rule.parts)} parts", where=where
+            )
+        for part, piece in zip(rule.parts, tensor.chunk(len(rule.parts)), strict=True):
+            ours[part] = piece.contiguous()
+    left = [name for name in theirs if name not in used and not name.endswith(layout.buffers)]
+    for what, names in (("lacks", missing), ("has tensors that no layer here takes:", left)):
+        if names:
+            shown = ", ".join(sorted(names)[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+            raise CheckpointError(
+                f"the checkpoint {what} {shown}", where=where, mend=f"give a whole {layout.architecture(config)}"
+            )
+    return ours
+
+
+def to_public(layout: Layout, config: Any, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Turn our tensors into theirs.
+
+    Args:
+        layout: The family's.
+        config: Our settings.
+        ours: Our tensors by name.
+
+    Returns:
+        Theirs by name; a tied output table is left out.
+    """
+    theirs: dict[str, Tensor] = {}
+    rules = layout.expanded(config)
+    prefix = layout.prefix if any(rule.outside for rule in rules) else ""
+    for rule in rules:
+        if rule.theirs == layout.head and config.tie:
+            continue
+        whole = torch.cat([ours[part] for part in rule.parts])
+        name = rule.theirs if rule.outside else prefix + rule.theirs
+        theirs[name] = (whole.T if rule.transposed and whole.dim() == 2 else whole).contiguous()
+        if not config.tie:  # what is not tied, a reader does not make anew
+            theirs |= {copy: theirs[name].clone() for copy in rule.copies}
+    return theirs
+
+
+def _found(tensors: Mapping[str, Tensor], name: str, prefix: str) -> str | None:
+    """Give the name under which a tensor is there, with or without the prefix."""
+    return next((one for one in (prefix + name, name) if one in tensors), None)
+
+
+def _layout_of(values: Mapping[str, Any], where: str) -> tuple[Any, Layout]:
+    known = {layout.model_type: (one, layout) for one in registry.families().values() for layout in one.public}
+    kind = values.get("model_type")
+    if kind not in known:
+        raise FormatError(f"model_type is {str(kind)[:40]!r}", where=where, mend=f"known: {', '.join(sorted(known))}")
+    return known[kind]
+
+
+def _read_shards(folder: Path) -> dict[str, Tensor]:
+    """Read model.safetensors, or all the parts that its index names."""
+    if (folder / "model.safetensors").exists():
+        return read_tensors(folder / "model.safetensors")
+    index = folder / "model.safetensors.index.json"
+    if not index.exists():
+        mend = "give a folder with model.safetensors; older .bin files are never unpickled"
+        raise DataError("no model.safetensors here", where=str(folder), mend=mend)
+    parts = _read_json(index).get("weight_map")
+    if not isinstance(parts, dict) or not all(isinstance(name, str) and "/" not in name for name in parts.values()):
+        raise FormatError("weight_map names no files of this folder", where=str(index))
+    tensors: dict[str, Tensor] = {}
+    for name in sorted(set(parts.values())):
+        tensors |= read_tensors(folder / name)
+    if tensors.keys() != parts.keys():
+        odd = sorted(tensors.keys() ^ parts.keys())[0]
+        raise CheckpointError(f"the index and the parts differ in {odd}", where=str(index))
+    return tensors
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        raise DataError("the file is missing", where=str(path), mend="give a folder that is whole")
+    with Source(path, follow_links=True) as source:
+        return source.json(source.size_bytes, cap_bytes=CONFIG_CAP_BYTES, what="the config")

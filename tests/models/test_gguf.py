@@ -1,0 +1,138 @@
+"""GGUF files, written by the format's own library from the public implementation's Llama."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from regard.attention import Segments
+from regard.errors import CheckpointError, DataError, FormatError
+from regard.models.gguf import read_gguf
+
+gguf = pytest.importorskip("gguf")
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.peer
+
+NAMES = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+TOKENS = ["<end>", *"abcdefgh", "Ġ", "ab", "abc", "Ġa", *"0123"]
+
+
+def theirs_of(tie: bool) -> nn.Module:
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=len(TOKENS),
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=32,
+        tie_word_embeddings=tie,
+        rope_parameters={"rope_type": "default", "rope_theta": 500.0},
+    )
+    model = transformers.LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.2 * torch.randn_like(parameter)
+    return model
+
+
+def write(
+    path: Path, theirs: nn.Module, kind: str, *, architecture: str = "llama", leave: str = "", more: str = ""
+) -> None:
+    """Write a file as the format's converters do; ``theirs`` gets its weights back as the file keeps them."""
+    config, quantization = theirs.config, gguf.GGMLQuantizationType[kind]
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_rope_freq_base(500.0)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(TOKENS)
+    writer.add_token_types([3] + [1] * (len(TOKENS) - 1))
+    writer.add_token_merges(["a b", "ab c", "Ġ a"])
+    for name, parameter in theirs.named_parameters():
+        with torch.no_grad():
+            array = parameter.numpy().copy()
+            if array.ndim == 2 and kind != "F32":
+                packed = gguf.quants.quantize(array, quantization)
+                array = gguf.quants.dequantize(packed, quantization)
+                parameter.copy_(torch.from_numpy(array))
+        short = name.removeprefix("model.").removesuffix(".weight")
+        outer = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}
+        if short in outer:
+            full = outer[short]
+        else:
+            _, number, inner = short.split(".", 2)
+            full = f"blk.{number}.{NAMES[inner]}"
+            heads = {"self_attn.q_proj": config.num_attention_heads, "self_attn.k_proj": config.num_key_value_heads}
+            if inner in heads:  # neighbouring coordinates make a pair there
+                array = array.reshape(heads[inner], 2, -1, array.shape[1]).swapaxes(1, 2).reshape(array.shape)
+        if full == leave:
+            continue
+        if array.ndim == 2 and kind != "F32":
+            packed = gguf.quants.quantize(np.ascontiguousarray(array), quantization)
+            writer.add_tensor(f"{full}.weight", packed, raw_dtype=quantization)
+        else:
+            writer.add_tensor(f"{full}.weight", array)
+    if more:
+        writer.add_tensor(more, np.zeros(3, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@pytest.mark.parametrize("tie", [True, False])
+@pytest.mark.parametrize("kind", ["F32", "F16", "Q8_0", "Q4_1"])
+def test_logits_are_theirs(kind: str, tie: bool, tmp_path: Path) -> None:
+    theirs = theirs_of(tie)
+    write(tmp_path / "model.gguf", theirs, kind)
+    ours, tokenizer = read_gguf(tmp_path / "model.gguf")
+    assert ours.config.tie == tie
+    tokens = torch.randint(0, len(TOKENS), (20,))
+    with torch.inference_mode():
+        wanted = theirs(input_ids=tokens[None]).logits[0]
+        got = ours.eval().head(ours(tokens, Segments.uniform(1, 20)))
+    assert wanted.std() > 0.1
+    assert (got - wanted).abs().max() < 1e-4
+    assert tokenizer.encode("abc a12<end>").tokens == ["abc", "Ġa", "1", "2", "<end>"]
+    assert tokenizer.decode(tokenizer.encode("abc a12").ids) == "abc a12"
+
+
+def test_bad_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    with pytest.raises(DataError, match="no such file"):
+        read_gguf(path)
+    path.write_bytes(b"GGUF" + b"\x03\x00\x00\x00" + b"\xff" * 40)
+    with pytest.raises(FormatError, match="not a GGUF file"):
+        read_gguf(path)
+    path.write_bytes(b"no such thing at all, really not")
+    with pytest.raises(FormatError, match="not a GGUF file"):
+        read_gguf(path)
+    write(path, theirs_of(True), "F32", architecture="gemma")
+    with pytest.raises(FormatError, match="architecture 'gemma'; known: llama"):
+        read_gguf(path)
+    write(path, theirs_of(True), "F32", leave="blk.1.ffn_up")
+    with pytest.raises(CheckpointError, match=r"blocks\.1\.mlp\.up_proj\.weight"):
+        read_gguf(path)
+    write(path, theirs_of(True), "F32", more="blk.0.gate")
+    with pytest.raises(CheckpointError, match=r"no layer here takes the tensor 'blk\.0\.gate'"):
+        read_gguf(path)

@@ -1,0 +1,238 @@
+"""Public checkpoints against the public implementation: its own random start, through our map, and back."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from regard.attention import Segments
+from regard.errors import CheckpointError, DataError, FormatError
+from regard.models.public import read_folder, write_folder
+from regard.models.weights import read_tensors, write_tensors
+
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.peer
+LENGTHS = (5, 1, 17, 9)
+
+
+def gpt2(**change: Any) -> nn.Module:
+    values = {"vocab_size": 61, "n_embd": 24, "n_layer": 3, "n_head": 4, "n_positions": 32, "bos_token_id": 0}
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**{**values, "eos_token_id": 0, **change}))
+
+
+def llama(**change: Any) -> nn.Module:
+    values = {
+        "vocab_size": 61,
+        "hidden_size": 24,
+        "intermediate_size": 40,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 32,
+        "tie_word_embeddings": True,
+    }
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**values, **change}))
+
+
+def bert(kind: str, **change: Any) -> nn.Module:
+    """A model of the BERT kin, by the name of its class."""
+    family = kind.split("For")[0].removesuffix("Model")
+    values = {
+        "vocab_size": 61,
+        "hidden_size": 24,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "intermediate_size": 40,
+        "max_position_embeddings": 32,
+        "pad_token_id": 1,
+    }
+    config = getattr(transformers, f"{family}Config")(**{**values, **change})
+    return getattr(transformers, kind)(config)
+
+
+CASES = {
+    "bert": lambda: bert("BertModel"),
+    "bert, masked": lambda: bert("BertForMaskedLM"),
+    "bert, both heads, relu, large epsilon": lambda: bert("BertForPreTraining", hidden_act="relu", layer_norm_eps=1e-2),
+    "bert, untied": lambda: bert("BertForMaskedLM", tie_word_embeddings=False),
+    "roberta": lambda: bert("RobertaForMaskedLM", type_vocab_size=1, layer_norm_eps=1e-5),
+    "xlm-roberta": lambda: bert("XLMRobertaForMaskedLM", type_vocab_size=1),
+    "electra, replaced": lambda: bert("ElectraForPreTraining", embedding_size=12),
+    "electra, masked": lambda: bert("ElectraForMaskedLM", embedding_size=12),
+    "electra, one width": lambda: bert("ElectraModel", embedding_size=24),
+    "gpt2": lambda: gpt2(),
+    "gpt2, untied, relu": lambda: gpt2(tie_word_embeddings=False, activation_function="relu", n_inner=40),
+    "gpt2, exact gelu, small epsilon": lambda: gpt2(activation_function="gelu", layer_norm_epsilon=1e-12),
+    "llama": lambda: llama(),
+    "llama, untied, all heads, another base": lambda: llama(
+        tie_word_embeddings=False, num_key_value_heads=6, rope_parameters={"rope_type": "default", "rope_theta": 500.0}
+    ),
+    "llama, large epsilon": lambda: llama(rms_norm_eps=1e-2),
+}
+every_case = pytest.mark.parametrize("name", CASES)
+
+
+def theirs_of(name: str) -> nn.Module:
+    """Their model, moved so far from its start that biases and norms matter."""
+    torch.manual_seed(0)
+    model = CASES[name]()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+        state = model.state_dict()
+        for end in ("cls.predictions", "lm_head"):  # two names for one bias
+            if f"{end}.decoder.bias" in state:
+                state[f"{end}.bias"].copy_(state[f"{end}.decoder.bias"])
+    return model.eval()
+
+
+def without_casts(theirs: nn.Module) -> nn.Module:
+    """Their RMS norms and rotary angles are computed in float32 whatever the model is in; here in the model's own."""
+
+    def norm(module: nn.Module) -> None:
+        module.forward = lambda x: nn.functional.rms_norm(x, x.shape[-1:], module.weight, module.variance_epsilon)
+
+    def angles(module: nn.Module) -> None:
+        config = module.config
+        size = config.hidden_size // config.num_attention_heads
+        steps_F = torch.arange(0, size, 2, dtype=torch.float64) / size
+        frequencies_F = config.rope_parameters["rope_theta"] ** -steps_F
+
+        def forward(_: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+            angles_BTK = (position_ids[..., None] * frequencies_F).repeat(1, 1, 2)
+            return angles_BTK.cos(), angles_BTK.sin()
+
+        module.forward = forward
+
+    for module in theirs.modules():
+        if type(module).__name__ == "LlamaRMSNorm":
+            norm(module)
+        elif type(module).__name__ == "LlamaRotaryEmbedding":
+            angles(module)
+    return theirs
+
+
+def layers_of(theirs: nn.Module, texts: list[Tensor]) -> list[list[Tensor]]:
+    """For each text what every layer gives, and the logits: padded to one length in their way, real tokens compared."""
+    longest = max(len(text) for text in texts)
+    padded = torch.stack([nn.functional.pad(text, (0, longest - len(text)), value=1) for text in texts])
+    mask = torch.stack([(torch.arange(longest) < len(text)).long() for text in texts])
+    with torch.inference_mode():
+        out = theirs(input_ids=padded, attention_mask=mask, output_hidden_states=True)
+    logits = out.get("logits", out.get("prediction_logits"))
+    if logits is not None and logits.dim() == 2:  # one number a token
+        logits = logits[..., None]
+    layers = [*out.hidden_states, *([] if logits is None else [logits])]
+    return [[layer[place, : len(text)] for place, text in enumerate(texts)] for layer in layers]
+
+
+def layers_of_ours(ours: nn.Module, texts: list[Tensor]) -> list[list[Tensor]]:
+    seen: list[Tensor] = []
+    embed = ours.embed_proj if hasattr(ours, "embed_proj") else ours.embed
+    hooks = [module.register_forward_hook(lambda _, __, out: seen.append(out)) for module in (embed, *ours.blocks[:-1])]
+    with torch.inference_mode():
+        hidden_ND = ours(torch.cat(texts), Segments.ragged([len(text) for text in texts]))
+        layers = [*seen, hidden_ND, *([] if getattr(ours.config, "head", "") == "none" else [ours.head(hidden_ND)])]
+    for hook in hooks:
+        hook.remove()
+    return [list(layer.split([len(text) for text in texts])) for layer in layers]
+
+
+def worst(one: list[list[Tensor]], other: list[list[Tensor]]) -> list[float]:
+    pairs = zip(one, other, strict=True)
+    return [max(float((a.double() - b.double()).abs().max()) for a, b in zip(*layers, strict=True)) for layers in pairs]
+
+
+@every_case
+def test_every_layer_is_theirs_and_what_we_write_they_read(name: str, tmp_path: Path) -> None:
+    theirs = theirs_of(name)
+    texts = [torch.randint(3, 61, (length,)) for length in LENGTHS]
+    theirs.double().save_pretrained(tmp_path / "theirs")
+    family, ours, warnings = read_folder(tmp_path / "theirs")
+    assert warnings == []
+    exact = layers_of(without_casts(copy.deepcopy(theirs)), texts)
+    assert len(exact) >= 3 + 1
+    assert max(worst(layers_of_ours(ours.eval(), texts), exact)) <= 1e-10
+    # In float32 our error is that of arithmetic, at most twice theirs.
+    theirs.float().save_pretrained(tmp_path / "float32")
+    _, narrow, _ = read_folder(tmp_path / "float32")
+    for mine, error in zip(
+        worst(layers_of_ours(narrow.eval(), texts), exact), worst(layers_of(theirs, texts), exact), strict=True
+    ):
+        assert mine <= 2 * error + 1e-7
+    # Back: they load what we wrote, without a tensor missing or left over, and hold the same bytes.
+    (tmp_path / "ours").mkdir()
+    write_folder(tmp_path / "ours", family, narrow)
+    back, info = type(theirs).from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    state, wanted = back.state_dict(), theirs.state_dict()
+    assert state.keys() == wanted.keys()
+    assert all(state[key].numpy().tobytes() == wanted[key].numpy().tobytes() for key in wanted)
+    assert back.config.tie_word_embeddings == theirs.config.tie_word_embeddings
+
+
+def test_parts_of_a_checkpoint_are_one(tmp_path: Path) -> None:
+    theirs = theirs_of("llama")
+    theirs.save_pretrained(tmp_path / "parts", max_shard_size="8KB")
+    assert len(list((tmp_path / "parts").glob("*.safetensors"))) > 2
+    theirs.save_pretrained(tmp_path / "whole")
+    one, other = (read_folder(tmp_path / which)[1].state_dict() for which in ("parts", "whole"))
+    assert all(torch.equal(one[key], other[key]) for key in other)
+
+
+def test_an_output_table_that_differs_from_the_embedding_is_kept_and_told(tmp_path: Path) -> None:
+    theirs = theirs_of("gpt2, untied, relu")
+    theirs.save_pretrained(tmp_path)
+    values = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**values, "tie_word_embeddings": True}))
+    _, ours, warnings = read_folder(tmp_path)
+    assert len(warnings) == 1
+    assert "differs from the embedding" in warnings[0]
+    assert torch.equal(ours.output.weight, theirs.lm_head.weight)
+    assert torch.equal(ours.embed.weight, theirs.transformer.wte.weight)
+
+
+def test_names_without_the_heads_module_are_read_too(tmp_path: Path) -> None:
+    theirs = theirs_of("gpt2")
+    theirs.save_pretrained(tmp_path)
+    tensors = read_tensors(tmp_path / "model.safetensors")
+    bare = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
+    write_tensors(tmp_path / "model.safetensors", {**bare, "h.0.attn.bias": torch.ones(1, 1, 32, 32)})
+    assert torch.equal(read_folder(tmp_path)[1].embed.weight, theirs.transformer.wte.weight)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "t5"}, "model_type is 't5'; known: bert, electra, gpt2, llama, roberta, xlm-roberta"),
+        ({"activation_function": "swish9"}, "activation_function is 'swish9'; known: gelu_new"),
+        ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True; only False"),
+        ({"n_embd": None}, "n_embd is None, not a number"),
+        ({"n_embd": "24"}, "n_embd is '24', not a number"),
+    ],
+)
+def test_settings_that_are_not_ours_are_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    theirs_of("gpt2").save_pretrained(tmp_path)
+    values = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**values, **change}))
+    with pytest.raises(FormatError, match=message):
+        read_folder(tmp_path)
+
+
+def test_tensors_that_are_missing_or_left_over_are_refused(tmp_path: Path) -> None:
+    theirs_of("gpt2").save_pretrained(tmp_path)
+    tensors = read_tensors(tmp_path / "model.safetensors")
+    name = "transformer.h.1.mlp.c_fc.weight"
+    write_tensors(tmp_path / "model.safetensors", {key: value for key, value in tensors.items() if key != name})
+    with pytest.raises(CheckpointError, match=r"lacks h\.1\.mlp\.c_fc\.weight"):
+        read_folder(tmp_path)
+    write_tensors(tmp_path / "model.safetensors", {**tensors, "transformer.h.1.gate": torch.ones(3)})
+    with pytest.raises(CheckpointError, match=r"no layer here takes: transformer\.h\.1\.gate"):
+        read_folder(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(DataError, match="never unpickled"):
+        read_folder(tmp_path)
