@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from regard.looking import Maps
 from regard.looking.seq2seq import look as _look
 from regard.settings import set_value
 from regard.tasks import folder
+from regard.tasks.embedder import Embedder, load_embedder
 from regard.tasks.translator import Evaluated, Translator
 from regard.training import hardware, recipe, run
 
@@ -54,17 +56,23 @@ def train(
     return run.run(resolved, Path(out), device=device, quiet=quiet)
 
 
-def load(path: str | Path, device: str = "cpu") -> Translator:
-    """Load a trained model.
+def load(path: str | Path, device: str = "cpu") -> Translator | Embedder:
+    """Load a model.
 
     Args:
-        path: A run's folder or the model folder in it.
+        path: A run's folder or the model folder in it; or a public folder of a bidirectional encoder (BERT, RoBERTa,
+            XLM-R, ELECTRA, MiniLM).
         device: Where it is to run.
 
     Returns:
-        The model, ready to be used.
+        The model, ready to be used: to translate, or to give vectors of texts.
     """
-    return folder.load(path, hardware.choose(device))
+    if folder.model_type(path) in (None, folder.MODEL_TYPE):
+        return folder.load(path, hardware.choose(device))
+    embedder, notes = load_embedder(path, hardware.choose(device))
+    for note in notes:
+        warnings.warn(note, stacklevel=2)
+    return embedder
 
 
 def evaluate(
@@ -89,7 +97,7 @@ def evaluate(
     Returns:
         Scores with their signatures, inputs and outputs.
     """
-    translator = model if isinstance(model, Translator) else load(model)
+    translator = model if isinstance(model, Translator) else folder.load(model)
     return translator.evaluate(read_pairs(data, source=source, target=target), options, references)
 
 
@@ -104,4 +112,4 @@ def look(model: Translator | str | Path, text: str, target: str | None = None) -
     Returns:
         The maps, which show themselves in a notebook.
     """
-    return _look(model if isinstance(model, Translator) else load(model), text, target)
+    return _look(model if isinstance(model, Translator) else folder.load(model), text, target)

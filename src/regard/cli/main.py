@@ -35,6 +35,10 @@ VERBS = {
         "Translate standard input, line by line; blank lines stay blank.",
         "translate runs/mine < x.de > y.en",
     ),
+    "embed": (
+        "Give each line of standard input a vector, as JSON.",
+        "embed all-MiniLM-L6-v2 < texts.txt > vectors.jsonl",
+    ),
     "score": ("Print the log-probability of each target given its source.", "score runs/mine --data test.tsv --json"),
     "look": ("Draw what a model attends to, as one self-contained page.", 'look runs/mine "Guten Tag." -o look.html'),
     "sizes": ("Count the parameters of published sizes, beside the papers' print.", "sizes"),

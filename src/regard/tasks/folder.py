@@ -27,6 +27,7 @@ from regard.tasks.pairs import PairTokenizer
 from regard.tasks.translator import Translator
 
 FORMAT = 1
+MODEL_TYPE = "regard"
 CONFIG_CAP_BYTES = 1 << 20
 
 
@@ -172,6 +173,19 @@ def load(path: str | Path, device: torch.device | None = None) -> Translator:
     tensors = read_tensors(folder / "model.safetensors")
     model = _build_like(known.build, model_config, tensors, folder)
     return Translator(model, tokenizer, options, config.max_tokens, config.references, device)
+
+
+def model_type(path: str | Path) -> str | None:
+    """Say who wrote a model folder.
+
+    Args:
+        path: A folder.
+
+    Returns:
+        ``model_type`` of its config.json; None where there is none, as in a run's folder.
+    """
+    config = Path(path) / "config.json"
+    return str(_read_json(config).get("model_type")) if config.is_file() else None
 
 
 def count_parameters(build: Callable[[Any], nn.Module], config: Any) -> int:

@@ -1,0 +1,198 @@
+"""Vectors of texts from a bidirectional encoder: what ``regard embed`` and ``regard.load`` give for public encoders."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+
+from regard.attention import Segments
+from regard.data.batching import like_lengths
+from regard.errors import ContextError, DataError, FormatError, UsageError
+from regard.files import reading
+from regard.models.bert import Bert
+from regard.models.public import read_folder
+
+Pooling = Literal["mean", "cls", "last"]
+TEXT_CAP_BYTES = 1 << 26  # a tokenizer of a quarter of a million tokens has 17 MB
+POOLINGS: tuple[Pooling, ...] = ("mean", "cls", "last")
+
+
+class Embedder:
+    """An encoder with its tokenizer.
+
+    Args:
+        model: The encoder.
+        tokenizer: Its tokenizer, which adds the tokens around a text.
+        pooling: How a text's vectors become one where the caller does not say: their ``mean``, the first one (``cls``)
+            or the ``last``.
+        normalize: Scale the vector to length 1.
+        max_tokens: Tokens of a text at most, those around it included.
+        device: Where it runs.
+
+    Raises:
+        UsageError: The pooling is unknown.
+    """
+
+    def __init__(
+        self,
+        model: Bert,
+        tokenizer: Tokenizer,
+        pooling: Pooling = "mean",
+        normalize: bool = False,
+        max_tokens: int | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        _check(pooling)
+        self.device = torch.device("cpu") if device is None else device
+        self.model, self.tokenizer = model.to(self.device).eval(), tokenizer
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        self.pooling, self.normalize = pooling, normalize
+        self.max_tokens = model.max_tokens if max_tokens is None else min(max_tokens, model.max_tokens)
+
+    def embed(
+        self,
+        texts: Sequence[str],
+        pooling: Pooling | None = None,
+        *,
+        truncate: bool = False,
+        batch_tokens: int = 8192,
+        first: int = 0,
+    ) -> np.ndarray:
+        """Give each text a vector; it does not depend on the texts beside it.
+
+        Args:
+            texts: Texts.
+            pooling: ``mean``, ``cls`` or ``last``; None as the model was made for.
+            truncate: Read the beginning of a text that is too long.
+            batch_tokens: Tokens of a batch at most.
+            first: Number of the first text in the user's input, for messages.
+
+        Returns:
+            float32, (texts, D).
+
+        Raises:
+            ContextError: A text has more tokens than the model reads, and ``truncate`` is not set.
+            UsageError: The pooling is unknown.
+        """
+        pooling = self.pooling if pooling is None else pooling
+        _check(pooling)
+        rows = [encoding.ids for encoding in self.tokenizer.encode_batch(list(texts))]
+        for number, row in enumerate(rows, first + 1):
+            if len(row) > self.max_tokens:
+                if not truncate:
+                    what = f"text {number} has {len(row)} tokens; the model reads {self.max_tokens}"
+                    raise ContextError(what, where="embed", mend="split it, or read its beginning with truncate")
+                self._cut(row)
+        vectors = np.zeros((len(rows), self.model.config.embed_dim), np.float32)
+        lengths = np.array([len(row) for row in rows], np.int64)
+        with torch.inference_mode():
+            for indices in like_lengths(lengths, batch_tokens):
+                segments = Segments.ragged([len(rows[index]) for index in indices], self.device)
+                tokens_N = torch.tensor([token for index in indices for token in rows[index]], device=self.device)
+                pooled_BD = self._pool(self.model(tokens_N, segments).float(), segments, pooling)
+                if self.normalize:
+                    pooled_BD = torch.nn.functional.normalize(pooled_BD, dim=-1)
+                vectors[np.array(indices)] = pooled_BD.cpu().numpy()
+        return vectors
+
+    def _cut(self, row: list[int]) -> None:
+        """Cut a text's end off, but keep the token behind it."""
+        last = row[-1]
+        del row[self.max_tokens :]
+        row[-1] = last
+
+    def _pool(self, hidden_ND: torch.Tensor, segments: Segments, pooling: Pooling) -> torch.Tensor:
+        if pooling == "mean":
+            sums_BD = hidden_ND.new_zeros(len(segments), hidden_ND.shape[1])
+            sums_BD.index_add_(0, segments.sequence_N(), hidden_ND)
+            return sums_BD / segments.lengths_B[:, None]
+        ends_B = segments.starts_B + segments.lengths_B - 1
+        return hidden_ND[segments.starts_B if pooling == "cls" else ends_B]
+
+
+def _check(pooling: str) -> None:
+    if pooling not in POOLINGS:
+        raise UsageError(f"unknown pooling {pooling!r}", mend=f"choose from {', '.join(POOLINGS)}")
+
+
+def load_embedder(path: str | Path, device: torch.device | None = None) -> tuple[Embedder, list[str]]:
+    """Load an encoder from a public folder, with the pooling that its maker wrote down beside it.
+
+    Args:
+        path: A folder with config.json, model.safetensors and tokenizer.json.
+        device: Where it is to run; None is the CPU.
+
+    Returns:
+        The encoder, and warnings.
+
+    Raises:
+        DataError: A file is missing.
+        FormatError: A file is not what it claims to be, or the model is no bidirectional encoder.
+        CheckpointError: Tensors are missing or left over.
+    """
+    folder = Path(path)
+    with reading(folder):
+        family, model, warnings = read_folder(folder)
+        if not isinstance(model, Bert):
+            raise FormatError(f"a {family} gives no vectors of texts", where=str(folder), mend="give an encoder")
+        if not (folder / "tokenizer.json").is_file():
+            raise DataError("no tokenizer.json here", where=str(folder), mend="give a folder that is whole")
+        try:
+            tokenizer = Tokenizer.from_str(_text(folder / "tokenizer.json"))
+        except Exception as error:  # the library raises bare Exceptions
+            where = str(folder / "tokenizer.json")
+            raise FormatError(f"not a tokenizer ({str(error)[:80]})", where=where) from error
+        if tokenizer.get_vocab_size() > model.config.vocab_size:
+            sizes = f"{tokenizer.get_vocab_size()} tokens of the tokenizer, {model.config.vocab_size} of the model"
+            raise FormatError(sizes, where=str(folder), mend="give a folder whose files belong together")
+        pooling, normalize, limit = _sentence_settings(folder)
+    return Embedder(model.float(), tokenizer, pooling, normalize, limit, device), warnings
+
+
+def _sentence_settings(folder: Path) -> tuple[Pooling, bool, int | None]:
+    """Read what sentence-transformers writes beside a model: pooling, whether vectors have length 1, longest text."""
+    pooling: Pooling = "mean"
+    kinds: dict[str, Pooling] = {
+        "pooling_mode_mean_tokens": "mean",
+        "pooling_mode_cls_token": "cls",
+        "pooling_mode_lasttoken": "last",
+    }
+    config = folder / "1_Pooling" / "config.json"
+    if config.is_file():
+        values = _json(config, dict)
+        chosen = [name for name, value in values.items() if name.startswith("pooling_mode") and value is True]
+        if len(chosen) != 1 or chosen[0] not in kinds:
+            what = f"pooling by {', '.join(chosen) or 'nothing'}"
+            raise FormatError(what, where=str(config), mend=f"known: {', '.join(kinds)}")
+        pooling = kinds[chosen[0]]
+    modules, limit = folder / "modules.json", folder / "sentence_bert_config.json"
+    types = [one.get("type") for one in _json(modules, list) if isinstance(one, dict)] if modules.is_file() else []
+    most = _json(limit, dict).get("max_seq_length") if limit.is_file() else None
+    normalize = any(isinstance(name, str) and name.endswith(".Normalize") for name in types)
+    return pooling, normalize, most if isinstance(most, int) and most > 2 else None
+
+
+def _text(path: Path) -> str:
+    if path.stat().st_size > TEXT_CAP_BYTES:
+        raise FormatError(f"over {TEXT_CAP_BYTES:,} bytes", where=str(path))
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise FormatError("not UTF-8", where=str(path)) from error
+
+
+def _json(path: Path, kind: type) -> Any:
+    try:
+        values = json.loads(_text(path))
+    except (ValueError, RecursionError) as error:
+        raise FormatError("not JSON", where=str(path)) from error
+    if not isinstance(values, kind):
+        raise FormatError(f"a {type(values).__name__} where a {kind.__name__} is expected", where=str(path))
+    return values

