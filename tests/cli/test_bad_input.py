@@ -236,7 +236,10 @@ MODELS = {
     "unknown setting": (of_model(colour=1), ("model/config.json", "unknown key 'colour'", "known: ")),
     "other type": (config(model_type="bert"), ("model/config.json", "model_type is 'bert', not 'regard'")),
     "other format": (config(format=99), ("model", "format 99", "use the version")),
-    "other family": (config(family="mamba"), ("unknown model family 'mamba'", "choose from rnn, transformer")),
+    "other family": (
+        config(family="mamba"),
+        ("unknown model family 'mamba'", "choose from bert, gpt, llama, rnn, transformer"),
+    ),
     "other task": (config(task="fly"), ("model/config.json.task", "'fly' is not allowed")),
     "10^9 layers": (of_model(encoder_layers=10**9), ("model/config.json", "encoder_layers is 1000000000")),
     "10^9 wide": (of_model(embed_dim=10**9), ("model/config.json", "embed_dim is 1000000000")),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention import Segments
-from regard.errors import CheckpointError, DataError, FormatError
+from regard.errors import CheckpointError, DataError, FormatError, RegardError
 from regard.models.public import read_folder, write_folder
 from regard.models.weights import read_tensors, write_tensors
 
@@ -213,6 +213,7 @@ def test_names_without_the_heads_module_are_read_too(tmp_path: Path) -> None:
         ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True; only False"),
         ({"n_embd": None}, "n_embd is None, not a number"),
         ({"n_embd": "24"}, "n_embd is '24', not a number"),
+        ({"n_embd": 24.0}, "n_embd is 24.0, not a whole number"),
     ],
 )
 def test_settings_that_are_not_ours_are_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -221,6 +222,27 @@ def test_settings_that_are_not_ours_are_refused(change: dict[str, Any], message:
     (tmp_path / "config.json").write_text(json.dumps({**values, **change}))
     with pytest.raises(FormatError, match=message):
         read_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"n_embd": 24_000}, "config describes"),
+        ({"n_embd": 36}, "does not fit the model"),
+        ({"n_head": 7}, "does not divide into 7 heads"),
+        ({"n_layer": 10**9}, "num_layers is 1000000000"),
+        ({"layer_norm_epsilon": -1.0}, "norm_eps is -1.0"),
+    ],
+)
+def test_sizes_that_the_file_does_not_bear_out_are_refused(
+    change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    theirs_of("gpt2").save_pretrained(tmp_path)
+    values = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**values, **change}))
+    with pytest.raises(RegardError, match=message) as caught:
+        read_folder(tmp_path)
+    assert "\n" not in str(caught.value)
 
 
 def test_tensors_that_are_missing_or_left_over_are_refused(tmp_path: Path) -> None:

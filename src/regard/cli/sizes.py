@@ -8,7 +8,7 @@ from regard.cli.options import Json, write_json
 def sizes(*, json: Json = False) -> None:
     """Count the parameters of published sizes from the real modules, beside what the papers print."""
     from regard.models.registry import families
-    from regard.tasks.folder import count_parameters
+    from regard.models.weights import count_parameters
 
     for family in families().values():
         for size in family.sizes:

@@ -22,7 +22,7 @@ from regard.attention.positions import LearnedPositions
 from regard.errors import ConfigError, ContextError, UsageError
 from regard.layers.block import Block
 from regard.layers.mlp import ACTIVATIONS
-from regard.models.public import Layout, Rule, choose, expect, number
+from regard.models.public import Layout, Rule, choose, count, expect, number
 from regard.models.registry import Family, Size, register
 
 
@@ -232,18 +232,18 @@ def _read(values: Mapping[str, Any], where: str, *, heads: Mapping[str, dict[str
     architecture = (values.get("architectures") or [next(iter(heads))])[0]
     if architecture not in heads:
         raise ConfigError(f"architecture {architecture!r}", where=where, mend=f"known: {', '.join(heads)}")
-    width = number(values, "hidden_size", where)
-    token_dim = number(values, "embedding_size", where, width)
+    width = count(values, "hidden_size", where)
+    token_dim = count(values, "embedding_size", where, width)
     return BertConfig(
-        vocab_size=number(values, "vocab_size", where),
+        vocab_size=count(values, "vocab_size", where),
         embed_dim=width,
-        num_layers=number(values, "num_hidden_layers", where),
-        num_heads=number(values, "num_attention_heads", where),
-        mlp_dim=number(values, "intermediate_size", where),
-        max_len=number(values, "max_position_embeddings", where) - first,
+        num_layers=count(values, "num_hidden_layers", where),
+        num_heads=count(values, "num_attention_heads", where),
+        mlp_dim=count(values, "intermediate_size", where),
+        max_len=count(values, "max_position_embeddings", where) - first,
         token_dim=0 if token_dim == width else token_dim,
         first_position=first,
-        num_types=number(values, "type_vocab_size", where, 2),
+        num_types=count(values, "type_vocab_size", where, 2),
         activation=choose(values, "hidden_act", _NAMES, where),
         tie=bool(values.get("tie_word_embeddings", True)),
         dropout=number(values, "hidden_dropout_prob", where, 0.1),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from torch import Tensor
 from regard.errors import CheckpointError, DataError, FormatError, ResourceError
 from regard.models import registry
 from regard.models.llama import Llama, LlamaConfig
-from regard.models.weights import fit
+from regard.models.weights import build_like
 
 if TYPE_CHECKING:
     from gguf import GGUFReader
@@ -33,6 +33,7 @@ _NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+T = TypeVar("T")
 _CONTROL = 3  # the format's type of tokens that are no text
 
 
@@ -63,41 +64,39 @@ def read_gguf(path: Path) -> tuple[Llama, Tokenizer]:
         raise FormatError(f"not a GGUF file that can be read ({error})", where=str(path)) from error
     config = _config(reader, str(path))
     registry.check_bounds(config, str(path))
-    weights = dict(_weights(reader, config, str(path)))
-    model = Llama(config)
-    fit(weights, model, where=str(path))
-    return model, _tokenizer(reader, str(path))
+    model = build_like(Llama, config, dict(_weights(reader, config, str(path))), str(path))
+    return cast(Llama, model), _tokenizer(reader, str(path))
 
 
-def _field(reader: GGUFReader, name: str, where: str, default: Any = None) -> Any:
+def _field(reader: GGUFReader, name: str, kind: type[T], where: str, default: T | None = None) -> T:
     field = reader.get_field(name)
-    if field is None:
-        if default is None:
-            raise FormatError(f"{name} is missing", where=where)
-        return default
-    return field.contents()
+    value = default if field is None else field.contents()
+    if not isinstance(value, kind):
+        what = "is missing" if value is None else f"is a {type(value).__name__}, not a {kind.__name__}"
+        raise FormatError(f"{name} {what}", where=where)
+    return value
 
 
 def _config(reader: GGUFReader, where: str) -> LlamaConfig:
-    kind = _field(reader, "general.architecture", where)
+    kind = _field(reader, "general.architecture", str, where)
     if kind != "llama":
-        raise FormatError(f"architecture {str(kind)[:40]!r}", where=where, mend="known: llama")
-    scaling = _field(reader, "llama.rope.scaling.type", where, "none")
+        raise FormatError(f"architecture {kind[:40]!r}", where=where, mend="known: llama")
+    scaling = _field(reader, "llama.rope.scaling.type", str, where, "none")
     if scaling != "none":
-        raise FormatError(f"rotary positions scaled by {str(scaling)[:40]!r} are not known here", where=where)
-    tokens = _field(reader, "tokenizer.ggml.tokens", where)
-    heads = _field(reader, "llama.attention.head_count", where)
+        raise FormatError(f"rotary positions scaled by {scaling[:40]!r} are not known here", where=where)
+    tokens = _field(reader, "tokenizer.ggml.tokens", list, where)
+    heads = _field(reader, "llama.attention.head_count", int, where)
     return LlamaConfig(
         vocab_size=len(tokens),
-        embed_dim=_field(reader, "llama.embedding_length", where),
-        num_layers=_field(reader, "llama.block_count", where),
+        embed_dim=_field(reader, "llama.embedding_length", int, where),
+        num_layers=_field(reader, "llama.block_count", int, where),
         num_heads=heads,
-        num_kv_heads=_field(reader, "llama.attention.head_count_kv", where, heads),
-        mlp_dim=_field(reader, "llama.feed_forward_length", where),
-        max_len=_field(reader, "llama.context_length", where),
-        rotary_base=float(_field(reader, "llama.rope.freq_base", where, 10000.0)),
+        num_kv_heads=_field(reader, "llama.attention.head_count_kv", int, where, heads),
+        mlp_dim=_field(reader, "llama.feed_forward_length", int, where),
+        max_len=_field(reader, "llama.context_length", int, where),
+        rotary_base=_field(reader, "llama.rope.freq_base", float, where, 10000.0),
         tie=all(tensor.name != "output.weight" for tensor in reader.tensors),
-        norm_eps=float(_field(reader, "llama.attention.layer_norm_rms_epsilon", where)),
+        norm_eps=_field(reader, "llama.attention.layer_norm_rms_epsilon", float, where),
     )
 
 
@@ -130,9 +129,9 @@ def _weights(reader: GGUFReader, config: LlamaConfig, where: str) -> Iterator[tu
 def _tokenizer(reader: GGUFReader, where: str) -> Tokenizer:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-    kind, cut = (_field(reader, f"tokenizer.ggml.{name}", where, "") for name in ("model", "pre"))
+    kind, cut = (_field(reader, f"tokenizer.ggml.{name}", str, where, "") for name in ("model", "pre"))
     if kind != "gpt2":
-        raise FormatError(f"a {str(kind)[:40]!r} tokenizer", where=where, mend="known: gpt2, byte-level BPE")
+        raise FormatError(f"a {kind[:40]!r} tokenizer", where=where, mend="known: gpt2, byte-level BPE")
     by_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False)
     cuts = {
         "gpt-2": by_bytes,
@@ -140,13 +139,13 @@ def _tokenizer(reader: GGUFReader, where: str) -> Tokenizer:
         "smollm": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), by_bytes]),
     }
     if cut not in cuts:
-        raise FormatError(f"text is cut by {str(cut)[:40]!r}", where=where, mend=f"known: {', '.join(cuts)}")
-    tokens = _field(reader, "tokenizer.ggml.tokens", where)
-    merges = [tuple(merge.split(" ")) for merge in _field(reader, "tokenizer.ggml.merges", where)]
+        raise FormatError(f"text is cut by {cut[:40]!r}", where=where, mend=f"known: {', '.join(cuts)}")
+    tokens = _field(reader, "tokenizer.ggml.tokens", list, where)
+    merges = [tuple(merge.split(" ")) for merge in _field(reader, "tokenizer.ggml.merges", list, where)]
     tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
     tokenizer.pre_tokenizer = cuts[cut]
     tokenizer.decoder = decoders.ByteLevel()
-    types = _field(reader, "tokenizer.ggml.token_type", where)
+    types = _field(reader, "tokenizer.ggml.token_type", list, where)
     special = [AddedToken(token, special=True) for token, of in zip(tokens, types, strict=True) if of == _CONTROL]
     tokenizer.add_special_tokens(special)
     return tokenizer

@@ -17,7 +17,7 @@ from torch import nn
 from regard.layers.block import Block
 from regard.layers.embed import Embedding
 from regard.models.causal import CausalStack
-from regard.models.public import Layout, Rule, choose, expect, number
+from regard.models.public import Layout, Rule, choose, count, expect, number
 from regard.models.registry import Family, Size, register
 
 
@@ -107,12 +107,12 @@ def _read(values: Mapping[str, Any], where: str) -> GPTConfig:
     plain = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False}
     expect(values, where, **plain)
     return GPTConfig(
-        vocab_size=number(values, "vocab_size", where),
-        embed_dim=number(values, "n_embd", where),
-        num_layers=number(values, "n_layer", where),
-        num_heads=number(values, "n_head", where),
-        mlp_dim=0 if values.get("n_inner") is None else number(values, "n_inner", where),
-        max_len=number(values, "n_positions", where),
+        vocab_size=count(values, "vocab_size", where),
+        embed_dim=count(values, "n_embd", where),
+        num_layers=count(values, "n_layer", where),
+        num_heads=count(values, "n_head", where),
+        mlp_dim=0 if values.get("n_inner") is None else count(values, "n_inner", where),
+        max_len=count(values, "n_positions", where),
         activation=choose(values, "activation_function", _ACTIVATIONS, where),
         tie=bool(values.get("tie_word_embeddings", True)),
         dropout=number(values, "resid_pdrop", where, 0.1),

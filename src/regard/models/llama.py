@@ -15,7 +15,7 @@ from torch import nn
 from regard.layers.block import Block
 from regard.layers.embed import Embedding
 from regard.models.causal import CausalStack
-from regard.models.public import Layout, Rule, choose, expect, number
+from regard.models.public import Layout, Rule, choose, count, expect, number
 from regard.models.registry import Family, register
 
 
@@ -100,13 +100,13 @@ def _read(values: Mapping[str, Any], where: str) -> LlamaConfig:
     rope = values.get("rope_parameters") or {}
     expect(rope, where, rope_type="default")
     config = LlamaConfig(
-        vocab_size=number(values, "vocab_size", where),
-        embed_dim=number(values, "hidden_size", where),
-        num_layers=number(values, "num_hidden_layers", where),
-        num_heads=number(values, "num_attention_heads", where),
-        num_kv_heads=number(values, "num_key_value_heads", where, 0),
-        mlp_dim=number(values, "intermediate_size", where),
-        max_len=number(values, "max_position_embeddings", where),
+        vocab_size=count(values, "vocab_size", where),
+        embed_dim=count(values, "hidden_size", where),
+        num_layers=count(values, "num_hidden_layers", where),
+        num_heads=count(values, "num_attention_heads", where),
+        num_kv_heads=count(values, "num_key_value_heads", where, 0),
+        mlp_dim=count(values, "intermediate_size", where),
+        max_len=count(values, "max_position_embeddings", where),
         rotary_base=float(number({**values, **rope}, "rope_theta", where, 10000.0)),
         activation=choose(values, "hidden_act", _ACTIVATIONS, where),
         tie=bool(values.get("tie_word_embeddings", False)),

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from regard.errors import CheckpointError, DataError, FormatError
 from regard.files import Source, json_bytes, write_aside
 from regard.models import registry
-from regard.models.weights import fit, gather, read_tensors, write_tensors
+from regard.models.weights import build_like, gather, read_tensors, write_tensors
 
 CONFIG_CAP_BYTES = 1 << 24
 
@@ -149,6 +149,27 @@ def number(values: Mapping[str, Any], name: str, where: str, default: float | No
     return value
 
 
+def count(values: Mapping[str, Any], name: str, where: str, default: int | None = None) -> int:
+    """Take a setting that is a whole number.
+
+    Args:
+        values: config.json.
+        name: The setting.
+        where: Path of config.json.
+        default: What a missing one is; None refuses that.
+
+    Returns:
+        The number.
+
+    Raises:
+        FormatError: It is missing or no whole number.
+    """
+    value = number(values, name, where, default)
+    if not isinstance(value, int):
+        raise FormatError(f"{name} is {value!r}, not a whole number", where=where)
+    return value
+
+
 def read_folder(folder: Path) -> tuple[str, nn.Module, list[str]]:
     """Build a model from a public folder.
 
@@ -177,9 +198,7 @@ def read_folder(folder: Path) -> tuple[str, nn.Module, list[str]]:
             f"{folder}: the output table differs from the embedding it is said to be tied to; both are kept"
         )
     weights = from_public(layout, config, theirs, str(folder))
-    model = family.build(config).to(next(iter(weights.values())).dtype)
-    fit(weights, model, where=str(folder))
-    return family.name, model, warnings
+    return family.name, build_like(family.build, config, weights, str(folder)), warnings
 
 
 def write_folder(folder: Path, family: str, model: nn.Module) -> None:

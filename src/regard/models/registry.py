@@ -87,10 +87,11 @@ def check_bounds(config: Any, where: str) -> None:
         ("vocab_size", 16_777_216),
         ("max_len", 16_777_216),
     )
-    limits = (*sizes, ("_base", 1e12), ("_eps", 1.0))
+    limits = (*sizes, ("_types", 1_000), ("_languages", 10_000), ("_position", 1_000), ("_base", 1e12), ("_eps", 1.0))
     for item in fields(config):
         value = getattr(config, item.name)
-        least = 0 if item.default == 0 or isinstance(value, float) else 1  # where none is a choice, none is the default
+        # Where none is a choice, none is the default; of segment types there may be none as well.
+        least = 0 if item.default == 0 or isinstance(value, float) or item.name.endswith("_types") else 1
         for ending, limit in limits:
             if item.name.endswith(ending) and not least <= value <= limit:
                 raise ConfigError(f"{item.name} is {value}", where=where, mend=f"give {least} to {limit:,}")

@@ -8,14 +8,15 @@ claims is checked before memory is taken. Nothing is ever unpickled.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
-from regard.errors import CheckpointError, ResourceError
+from regard.errors import CheckpointError, ConfigError, ResourceError, UsageError
 from regard.files import Sink, Source, json_bytes, written_aside
 
 _DTYPES = {
@@ -244,6 +245,62 @@ def fit(tensors: Mapping[str, Tensor], module: nn.Module, *, where: str) -> None
     with torch.no_grad():
         for target, value in values:
             target.copy_(value)
+
+
+def count_parameters(build: Callable[[Any], nn.Module], config: Any) -> int:
+    """Count a model's parameters from its real modules, without memory for them.
+
+    Args:
+        build: Makes the model.
+        config: Its settings.
+
+    Returns:
+        How many there are; tied ones count once.
+    """
+    with torch.device("meta"), _NoDraws():
+        return sum(parameter.numel() for parameter in build(config).parameters())
+
+
+class _NoDraws(TorchFunctionMode):
+    """Leaves out the drawing of weights: where there is no memory, torch would load its compiler to draw nothing."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Give the tensor back as it is where weights would be drawn."""
+        kwargs = kwargs or {}
+        if func.__name__ in ("normal_", "uniform_", "trunc_normal_"):
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return func(*args, **kwargs)
+
+
+def build_like(build: Callable[[Any], nn.Module], config: Any, tensors: Mapping[str, Tensor], where: str) -> nn.Module:
+    """Build a model and fill it; sizes that the tensors do not bear out are refused before memory is taken for them.
+
+    Args:
+        build: Makes the model.
+        config: Its settings, from anywhere.
+        tensors: Its weights; the model has their dtype.
+        where: The folder or file, for errors.
+
+    Returns:
+        The model.
+
+    Raises:
+        ConfigError: Settings do not go together.
+        CheckpointError: Settings and tensors do not.
+    """
+    try:
+        wanted = count_parameters(build, config)
+    except (UsageError, ConfigError) as error:
+        raise ConfigError(error.what, where=error.where or where, mend=error.mend) from error
+    held = sum(tensor.numel() for tensor in tensors.values())
+    if wanted > 2 * held + 1_000_000:
+        raise CheckpointError(f"the config describes {wanted:,} parameters, the file holds {held:,}", where=where)
+    model = build(config)
+    dtypes = {tensor.dtype for tensor in tensors.values()}
+    if len(dtypes) == 1 and (dtype := dtypes.pop()).is_floating_point:
+        model = model.to(dtype)
+    fit(tensors, model, where=where)
+    return model
 
 
 def _check_numbers(name: str, value: Tensor, target: Tensor, where: str) -> None:

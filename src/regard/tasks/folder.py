@@ -6,23 +6,22 @@ before anything is built.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch import Tensor
 
 from regard import settings
 from regard.data.tokenizer import Tokenizer
 from regard.decoding import DecodeOptions
-from regard.errors import CheckpointError, ConfigError, DataError, FormatError, UsageError
+from regard.errors import CheckpointError, ConfigError, DataError, FormatError
 from regard.files import Source, json_bytes, reading, write_aside
 from regard.models.interface import EncoderDecoder
 from regard.models.registry import check_bounds, families, family
-from regard.models.weights import fit, gather, read_tensors, write_tensors
+from regard.models.weights import build_like, gather, read_tensors, write_tensors
 from regard.tasks.pairs import PairTokenizer
 from regard.tasks.translator import Translator
 
@@ -171,7 +170,7 @@ def load(path: str | Path, device: torch.device | None = None) -> Translator:
         DecodeOptions, _read_json(folder / "generation_config.json"), str(folder / "generation_config.json")
     )
     tensors = read_tensors(folder / "model.safetensors")
-    model = _build_like(known.build, model_config, tensors, folder)
+    model: EncoderDecoder = build_like(known.build, model_config, tensors, str(folder))  # type: ignore[assignment]
     return Translator(model, tokenizer, options, config.max_tokens, config.references, device)
 
 
@@ -186,46 +185,6 @@ def model_type(path: str | Path) -> str | None:
     """
     config = Path(path) / "config.json"
     return str(_read_json(config).get("model_type")) if config.is_file() else None
-
-
-def count_parameters(build: Callable[[Any], nn.Module], config: Any) -> int:
-    """Count a model's parameters from its real modules, without memory for them.
-
-    Args:
-        build: Makes the model.
-        config: Its settings.
-
-    Returns:
-        How many there are; tied ones count once.
-    """
-    with torch.device("meta"), _NoDraws():
-        return sum(parameter.numel() for parameter in build(config).parameters())
-
-
-class _NoDraws(TorchFunctionMode):
-    """Leaves out the drawing of weights: where there is no memory, torch would load its compiler to draw nothing."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Give the tensor back as it is where weights would be drawn."""
-        kwargs = kwargs or {}
-        if func.__name__ in ("normal_", "uniform_", "trunc_normal_"):
-            return kwargs["tensor"] if "tensor" in kwargs else args[0]
-        return func(*args, **kwargs)
-
-
-def _build_like(build: Any, config: Any, tensors: Mapping[str, Tensor], folder: Path) -> EncoderDecoder:
-    """Build a model and fill it; sizes that the file does not bear out are refused before memory is taken for them."""
-    where = str(folder / "model.safetensors")
-    try:
-        wanted = count_parameters(build, config)
-    except (UsageError, ConfigError) as error:  # settings that do not go together
-        raise ConfigError(error.what, where=error.where or str(folder / "config.json"), mend=error.mend) from error
-    held = sum(t.numel() for t in tensors.values())
-    if wanted > 2 * held + 1_000_000:
-        raise CheckpointError(f"the config describes {wanted:,} parameters, the file holds {held:,}", where=where)
-    model = build(config)
-    fit(tensors, model, where=where)
-    return model
 
 
 def _read_json(path: Path) -> dict[str, Any]:

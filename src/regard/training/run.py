@@ -20,6 +20,7 @@ from regard.errors import ConfigError, ResourceError, UsageError
 from regard.files import json_bytes, locked, write_aside
 from regard.metrics.strings import Measure
 from regard.models.interface import EncoderDecoder
+from regard.models.weights import fit
 from regard.tasks import folder
 from regard.tasks.corpus import read_corpus
 from regard.tasks.pairs import PairTokenizer
@@ -107,7 +108,7 @@ def run(
         if not quiet:
             progress.say(f"trained {standing.step:,} steps in {standing.seconds:,.0f} s; scoring …")
         weights, averaged = trainer.final_weights()
-        folder.fit(weights, model, where=str(out))
+        fit(weights, model, where=str(out))
         translator = task.translator(model, target)
         folder.save(out / "model", translator)  # first of all: whatever happens while it is scored, the model is there
         evaluated = _signed(task.test(model, target), recipe, averaged)
