@@ -240,6 +240,7 @@ MODELS = {
         config(family="mamba"),
         ("unknown model family 'mamba'", "choose from bert, gpt, llama, rnn, transformer"),
     ),
+    "another kind": (config(family="gpt"), ("model/config.json", "a gpt does not translate")),
     "other task": (config(task="fly"), ("model/config.json.task", "'fly' is not allowed")),
     "10^9 layers": (of_model(encoder_layers=10**9), ("model/config.json", "encoder_layers is 1000000000")),
     "10^9 wide": (of_model(embed_dim=10**9), ("model/config.json", "embed_dim is 1000000000")),

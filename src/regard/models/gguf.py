@@ -64,7 +64,7 @@ def read_gguf(path: Path) -> tuple[Llama, Tokenizer]:
         raise FormatError(f"not a GGUF file that can be read ({error})", where=str(path)) from error
     config = _config(reader, str(path))
     registry.check_bounds(config, str(path))
-    model = build_like(Llama, config, dict(_weights(reader, config, str(path))), str(path))
+    model = build_like(Llama, config, dict(_weights(reader, config, str(path))), path)
     return cast(Llama, model), _tokenizer(reader, str(path))
 
 

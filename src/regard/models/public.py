@@ -198,7 +198,7 @@ def read_folder(folder: Path) -> tuple[str, nn.Module, list[str]]:
             f"{folder}: the output table differs from the embedding it is said to be tied to; both are kept"
         )
     weights = from_public(layout, config, theirs, str(folder))
-    return family.name, build_like(family.build, config, weights, str(folder)), warnings
+    return family.name, build_like(family.build, config, weights, folder), warnings
 
 
 def write_folder(folder: Path, family: str, model: nn.Module) -> None:

@@ -272,14 +272,16 @@ class _NoDraws(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def build_like(build: Callable[[Any], nn.Module], config: Any, tensors: Mapping[str, Tensor], where: str) -> nn.Module:
+def build_like(
+    build: Callable[[Any], nn.Module], config: Any, tensors: Mapping[str, Tensor], folder: Path
+) -> nn.Module:
     """Build a model and fill it; sizes that the tensors do not bear out are refused before memory is taken for them.
 
     Args:
         build: Makes the model.
         config: Its settings, from anywhere.
         tensors: Its weights; the model has their dtype.
-        where: The folder or file, for errors.
+        folder: Where both come from, for errors; or the one file that holds them.
 
     Returns:
         The model.
@@ -288,10 +290,11 @@ def build_like(build: Callable[[Any], nn.Module], config: Any, tensors: Mapping[
         ConfigError: Settings do not go together.
         CheckpointError: Settings and tensors do not.
     """
+    where, said = (str(folder / name if folder.is_dir() else folder) for name in ("model.safetensors", "config.json"))
     try:
         wanted = count_parameters(build, config)
-    except (UsageError, ConfigError) as error:
-        raise ConfigError(error.what, where=error.where or where, mend=error.mend) from error
+    except (UsageError, ConfigError) as error:  # settings that do not go together
+        raise ConfigError(error.what, where=error.where or said, mend=error.mend) from error
     held = sum(tensor.numel() for tensor in tensors.values())
     if wanted > 2 * held + 1_000_000:
         raise CheckpointError(f"the config describes {wanted:,} parameters, the file holds {held:,}", where=where)

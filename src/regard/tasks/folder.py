@@ -161,6 +161,8 @@ def load(path: str | Path, device: torch.device | None = None) -> Translator:
     if tokenizer is None:
         raise DataError("the tokenizer is missing", where=str(folder), mend="give a folder that is whole")
     known = family(config.family)
+    if not issubclass(known.build, EncoderDecoder):  # type: ignore[arg-type]
+        raise ConfigError(f"a {config.family} does not translate", where=str(folder / "config.json"))
     model_config = settings.build(known.config, config.settings, f"{folder / 'config.json'}: settings")
     check_bounds(model_config, str(folder / "config.json"))
     sizes = tokenizer.source.vocab_size, tokenizer.target.vocab_size
@@ -170,7 +172,7 @@ def load(path: str | Path, device: torch.device | None = None) -> Translator:
         DecodeOptions, _read_json(folder / "generation_config.json"), str(folder / "generation_config.json")
     )
     tensors = read_tensors(folder / "model.safetensors")
-    model: EncoderDecoder = build_like(known.build, model_config, tensors, str(folder))  # type: ignore[assignment]
+    model: EncoderDecoder = build_like(known.build, model_config, tensors, folder)  # type: ignore[assignment]
     return Translator(model, tokenizer, options, config.max_tokens, config.references, device)
 
 
