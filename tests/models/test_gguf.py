@@ -50,7 +50,15 @@ def theirs_of(tie: bool) -> nn.Module:
 
 
 def write(
-    path: Path, theirs: nn.Module, kind: str, *, architecture: str = "llama", leave: str = "", more: str = ""
+    path: Path,
+    theirs: nn.Module,
+    kind: str,
+    *,
+    architecture: str = "llama",
+    leave: str = "",
+    more: str = "",
+    odd: np.ndarray | None = None,
+    merges: tuple[str, ...] = ("a b", "ab c", "Ġ a"),
 ) -> None:
     """Write a file as the format's converters do; ``theirs`` gets its weights back as the file keeps them."""
     config, quantization = theirs.config, gguf.GGMLQuantizationType[kind]
@@ -67,7 +75,7 @@ def write(
     writer.add_tokenizer_pre("smollm")
     writer.add_token_list(TOKENS)
     writer.add_token_types([3] + [1] * (len(TOKENS) - 1))
-    writer.add_token_merges(["a b", "ab c", "Ġ a"])
+    writer.add_token_merges(list(merges))
     for name, parameter in theirs.named_parameters():
         with torch.no_grad():
             array = parameter.numpy().copy()
@@ -93,7 +101,7 @@ def write(
         else:
             writer.add_tensor(f"{full}.weight", array)
     if more:
-        writer.add_tensor(more, np.zeros(3, np.float32))
+        writer.add_tensor(more, np.zeros(3, np.float32) if odd is None else odd)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -136,3 +144,20 @@ def test_bad_files_are_refused(tmp_path: Path) -> None:
     write(path, theirs_of(True), "F32", more="blk.0.gate")
     with pytest.raises(CheckpointError, match=r"no layer here takes the tensor 'blk\.0\.gate'"):
         read_gguf(path)
+    write(path, theirs_of(True), "F32", more="blk.0.gate", odd=np.zeros(3, np.int32))
+    with pytest.raises(FormatError, match=r"blk\.0\.gate is quantized as I32, unknown"):
+        read_gguf(path)
+    write(
+        path,
+        theirs_of(True),
+        "F32",
+        leave="blk.0.attn_q",
+        more="blk.0.attn_q.weight",
+        odd=np.zeros((6, 64), np.float32),
+    )
+    with pytest.raises(CheckpointError, match=r"attn_q\.weight of shape \(6, 64\) is not that of 4 heads"):
+        read_gguf(path)
+    for merges in (("a b", "x y"), ("a",)):
+        write(path, theirs_of(True), "F32", merges=merges)
+        with pytest.raises(FormatError, match="the tokenizer is damaged"):
+            read_gguf(path)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from regard.attention import Segments
 from regard.errors import CheckpointError, DataError, FormatError, RegardError
+from regard.models.bert import Bert, BertConfig
 from regard.models.public import read_folder, write_folder
 from regard.models.weights import read_tensors, write_tensors
 
@@ -258,3 +259,31 @@ def test_tensors_that_are_missing_or_left_over_are_refused(tmp_path: Path) -> No
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(DataError, match="never unpickled"):
         read_folder(tmp_path)
+
+
+# What a stranger's config.json may hold in the place of any value.
+ODD = (None, [], {}, "x", -1, 0, 10**30, 1.5, True, [[]], {"rope_type": []})
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "roberta", "electra, masked"])
+def test_any_odd_setting_is_refused_in_one_line_or_means_nothing(name: str, tmp_path: Path) -> None:
+    theirs_of(name).save_pretrained(tmp_path)
+    values = json.loads((tmp_path / "config.json").read_text())
+    told: list[str] = []
+    for key in values:
+        for odd in ODD:
+            (tmp_path / "config.json").write_text(json.dumps({**values, key: odd}))
+            try:
+                read_folder(tmp_path)
+            except RegardError as error:
+                told.append(str(error))
+    assert len(told) > 80
+    assert not any("\n" in line for line in told)
+
+
+def test_settings_without_a_public_form_are_not_written(tmp_path: Path) -> None:
+    for change in ({"first_position": 2, "head": "none"}, {"pooler": True}, {"num_languages": 3}):
+        model = Bert(BertConfig(23, 16, 1, 2, 20, 64, **change))
+        with pytest.raises(DataError, match="no public layout"):
+            write_folder(tmp_path, "bert", model)
+    assert list(tmp_path.iterdir()) == []

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from public_encoder import WORDS, tokenizer, write_encoder
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, processors
 
 import regard
 from regard.errors import CheckpointError, ContextError, DataError, FormatError, UsageError
@@ -76,6 +76,17 @@ def test_what_the_maker_wrote_down_is_followed(public: Path) -> None:
     assert np.allclose(told.embed(TEXTS[2:3], "mean", truncate=True), told.embed(["d e f"], "mean"), atol=1e-6)
     with pytest.raises(UsageError, match="unknown pooling 'max'; choose from mean, cls, last"):
         told.embed(TEXTS, "max")  # type: ignore[arg-type]
+
+
+def test_a_text_without_a_token_has_no_direction(public: Path) -> None:
+    bare = tokenizer()
+    bare.post_processor = processors.TemplateProcessing(single="$A", special_tokens=[])
+    bare.save(str(public / "tokenizer.json"))
+    for pooling in ("mean", "cls", "last"):
+        vectors = regard.load(public).embed(["a b", "", "c"], pooling)
+        assert vectors[1].tolist() == [0.0] * 16
+        assert np.isfinite(vectors).all()
+        assert np.allclose(vectors[[0, 2]], regard.load(public).embed(["a b", "c"], pooling), atol=1e-6)
 
 
 def break_tokenizer(folder: Path) -> None:

@@ -9,7 +9,7 @@ padding token.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from regard.attention import Segments
 from regard.attention.positions import LearnedPositions
-from regard.errors import ConfigError, ContextError, UsageError
+from regard.errors import ConfigError, ContextError, FormatError, UsageError
 from regard.layers.block import Block
 from regard.layers.mlp import ACTIVATIONS
 from regard.models.public import Layout, Rule, choose, count, expect, number
@@ -229,9 +229,10 @@ _NAMES = {"gelu": "gelu", "relu": "relu", "gelu_new": "gelu-tanh", "silu": "silu
 
 def _read(values: Mapping[str, Any], where: str, *, heads: Mapping[str, dict[str, Any]], first: int = 0) -> BertConfig:
     expect(values, where, is_decoder=False, add_cross_attention=False, position_embedding_type="absolute")
-    architecture = (values.get("architectures") or [next(iter(heads))])[0]
+    named = values.get("architectures") or [next(iter(heads))]
+    architecture = str(named[0] if isinstance(named, list) else named)
     if architecture not in heads:
-        raise ConfigError(f"architecture {architecture!r}", where=where, mend=f"known: {', '.join(heads)}")
+        raise FormatError(f"architecture {architecture[:40]!r}", where=where, mend=f"known: {', '.join(heads)}")
     width = count(values, "hidden_size", where)
     token_dim = count(values, "embedding_size", where, width)
     return BertConfig(
@@ -347,9 +348,10 @@ _ELECTRA_HEADS: dict[str, dict[str, Any]] = {
 
 
 def _architecture(heads: Mapping[str, dict[str, Any]], config: BertConfig) -> str:
+    """The class with just these heads; empty where there is none."""
     plain = {"pooler": False, "next_sentence": False}
     found = (n for n, of in heads.items() if all(getattr(config, key) == value for key, value in (plain | of).items()))
-    return next(found)
+    return next(found, "")
 
 
 def _is_roberta(config: BertConfig) -> bool:
@@ -365,9 +367,12 @@ def _is_bert(config: BertConfig) -> bool:
     return not (config.first_position or config.token_dim or config.num_languages) and config.transform
 
 
-def _layout(heads: Mapping[str, dict[str, Any]], first: int = 0, **rest: Any) -> Layout:
+def _layout(
+    heads: Mapping[str, dict[str, Any]], is_kind: Callable[[BertConfig], bool], first: int = 0, **rest: Any
+) -> Layout:
     return Layout(
         architecture=partial(_architecture, heads),
+        fits=lambda config: is_kind(config) and bool(_architecture(heads, config)),
         embed="embeddings.word_embeddings.weight",
         buffers=("embeddings.position_ids", "embeddings.token_type_ids"),
         read=partial(_read, heads=heads, first=first),
@@ -379,33 +384,33 @@ def _layout(heads: Mapping[str, dict[str, Any]], first: int = 0, **rest: Any) ->
 def _roberta(model_type: str, name: str) -> Layout:
     return _layout(
         {form.format(name): of for form, of in _ROBERTA_HEADS.items()},
+        _is_roberta,
         2,
         model_type=model_type,
         prefix="roberta.",
         rules=_roberta_rules,
         head="lm_head.decoder.weight",
-        fits=_is_roberta,
     )
 
 
 _PUBLIC = (
     _layout(
         _ELECTRA_HEADS,
+        _is_electra,
         model_type="electra",
         prefix="electra.",
         rules=_electra_rules,
         head="generator_lm_head.weight",
-        fits=_is_electra,
     ),
     _roberta("roberta", "Roberta"),
     _roberta("xlm-roberta", "XLMRoberta"),
     _layout(
         _BERT_HEADS,
+        _is_bert,
         model_type="bert",
         prefix="bert.",
         rules=_bert_rules,
         head="cls.predictions.decoder.weight",
-        fits=_is_bert,
     ),
 )
 

@@ -122,6 +122,8 @@ def _weights(reader: GGUFReader, config: LlamaConfig, where: str) -> Iterator[tu
         if inner in ("attn_q.weight", "attn_k.weight"):
             heads = config.num_heads if inner == "attn_q.weight" else config.num_kv_heads
             # The format pairs neighbouring coordinates for rotation, we pair i with i + K/2.
+            if value.dim() != 2 or len(value) % (2 * heads):
+                raise CheckpointError(f"{name} of shape {tuple(value.shape)} is not that of {heads} heads", where=where)
             value = value.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)
         yield f"blocks.{number}.{ours}.weight", value
 
@@ -140,12 +142,16 @@ def _tokenizer(reader: GGUFReader, where: str) -> Tokenizer:
     }
     if cut not in cuts:
         raise FormatError(f"text is cut by {cut[:40]!r}", where=where, mend=f"known: {', '.join(cuts)}")
-    tokens = _field(reader, "tokenizer.ggml.tokens", list, where)
-    merges = [tuple(merge.split(" ")) for merge in _field(reader, "tokenizer.ggml.merges", list, where)]
-    tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
+    tokens, merges, types = (
+        _field(reader, f"tokenizer.ggml.{name}", list, where) for name in ("tokens", "merges", "token_type")
+    )
+    try:
+        pairs = [tuple(merge.split(" ")) for merge in merges]
+        tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=pairs))
+        special = [AddedToken(token, special=True) for token, of in zip(tokens, types, strict=True) if of == _CONTROL]
+    except Exception as error:  # the library raises bare Exceptions
+        raise FormatError(f"the tokenizer is damaged ({str(error)[:80]})", where=where) from error
     tokenizer.pre_tokenizer = cuts[cut]
     tokenizer.decoder = decoders.ByteLevel()
-    types = _field(reader, "tokenizer.ggml.token_type", list, where)
-    special = [AddedToken(token, special=True) for token, of in zip(tokens, types, strict=True) if of == _CONTROL]
     tokenizer.add_special_tokens(special)
     return tokenizer

@@ -48,14 +48,45 @@ class DecoderState(Protocol):
         ...
 
 
-class EncoderDecoder(nn.Module, ABC):
+class TokenPredictor(nn.Module, ABC):
+    """Base of what predicts a text's next token.
+
+    Attributes:
+        config: The family's settings.
+    """
+
+    config: Any
+
+    @abstractmethod
+    def head(self, hidden_ND: Tensor) -> Tensor:
+        """Score every token of the vocabulary.
+
+        Args:
+            hidden_ND: From ``forward``.
+
+        Returns:
+            logits_NV.
+        """
+
+    @abstractmethod
+    def step(self, tokens_R: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """Read one token a row.
+
+        Args:
+            tokens_R: int64, the newest token of each row.
+            state: Where decoding stands, from ``start`` or the step before; it is used up.
+
+        Returns:
+            logits_RV of the next token, and the new state.
+        """
+
+
+class EncoderDecoder(TokenPredictor):
     """Base of the encoder–decoder families.
 
     Attributes:
         config: The family's settings, with ``source_vocab_size`` and ``target_vocab_size``.
     """
-
-    config: Any
 
     @property
     def max_target_tokens(self) -> int | None:
@@ -79,17 +110,6 @@ class EncoderDecoder(nn.Module, ABC):
         """
 
     @abstractmethod
-    def head(self, hidden_ND: Tensor) -> Tensor:
-        """Score every token of the vocabulary.
-
-        Args:
-            hidden_ND: From :meth:`forward`.
-
-        Returns:
-            logits_NV.
-        """
-
-    @abstractmethod
     def start(self, source_M: Tensor, segments: Segments, beams: int) -> Any:
         """Encode sources and get ready to decode.
 
@@ -102,27 +122,13 @@ class EncoderDecoder(nn.Module, ABC):
             The state before the first token, a :class:`DecoderState`.
         """
 
-    @abstractmethod
-    def step(self, tokens_R: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Read one token a row.
 
-        Args:
-            tokens_R: int64, the newest token of each row.
-            state: Where decoding stands; it is used up.
-
-        Returns:
-            logits_RV of the next token, and the new state.
-        """
-
-
-class LanguageModel(nn.Module, ABC):
+class LanguageModel(TokenPredictor):
     """Base of the families that read a text from left to right and predict its next token.
 
     Attributes:
         config: The family's settings, with ``vocab_size``.
     """
-
-    config: Any
 
     @property
     def max_tokens(self) -> int | None:
@@ -142,17 +148,6 @@ class LanguageModel(nn.Module, ABC):
         """
 
     @abstractmethod
-    def head(self, hidden_ND: Tensor) -> Tensor:
-        """Score every token of the vocabulary.
-
-        Args:
-            hidden_ND: From :meth:`forward`.
-
-        Returns:
-            logits_NV.
-        """
-
-    @abstractmethod
     def start(self, prompt_N: Tensor, segments: Segments, beams: int) -> Any:
         """Read prompts and get ready to go on from them.
 
@@ -163,16 +158,4 @@ class LanguageModel(nn.Module, ABC):
 
         Returns:
             The state after the prompts, a :class:`DecoderState`.
-        """
-
-    @abstractmethod
-    def step(self, tokens_R: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Read one token a row.
-
-        Args:
-            tokens_R: int64, the newest token of each row.
-            state: Where decoding stands; it is used up.
-
-        Returns:
-            logits_RV of the next token, and the new state.
         """

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import nn
 
+from regard.errors import FormatError
 from regard.layers.block import Block
 from regard.layers.embed import Embedding
 from regard.models.causal import CausalStack
@@ -98,6 +99,8 @@ _ACTIVATIONS = {"silu": "silu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu-tanh"
 def _read(values: Mapping[str, Any], where: str) -> LlamaConfig:
     expect(values, where, attention_bias=False, mlp_bias=False, rope_scaling=None, rope_interleaved=False)
     rope = values.get("rope_parameters") or {}
+    if not isinstance(rope, dict):
+        raise FormatError("rope_parameters is no section", where=where)
     expect(rope, where, rope_type="default")
     config = LlamaConfig(
         vocab_size=count(values, "vocab_size", where),

@@ -123,8 +123,8 @@ def choose(values: Mapping[str, Any], name: str, known: Mapping[str, str], where
         FormatError: It is missing or unknown.
     """
     value = values.get(name)
-    if value not in known:
-        raise FormatError(f"{name} is {value!r}", where=where, mend=f"known: {', '.join(known)}")
+    if not isinstance(value, str) or value not in known:
+        raise FormatError(f"{name} is {str(value)[:40]!r}", where=where, mend=f"known: {', '.join(known)}")
     return known[value]
 
 
@@ -300,7 +300,7 @@ def _found(tensors: Mapping[str, Tensor], name: str, prefix: str) -> str | None:
 def _layout_of(values: Mapping[str, Any], where: str) -> tuple[Any, Layout]:
     known = {layout.model_type: (one, layout) for one in registry.families().values() for layout in one.public}
     kind = values.get("model_type")
-    if kind not in known:
+    if not isinstance(kind, str) or kind not in known:
         raise FormatError(f"model_type is {str(kind)[:40]!r}", where=where, mend=f"known: {', '.join(sorted(known))}")
     return known[kind]
 

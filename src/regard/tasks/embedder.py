@@ -75,7 +75,7 @@ class Embedder:
             first: Number of the first text in the user's input, for messages.
 
         Returns:
-            float32, (texts, D).
+            float32, (texts, D); zeros for a text without a token.
 
         Raises:
             ContextError: A text has more tokens than the model reads, and ``truncate`` is not set.
@@ -93,13 +93,15 @@ class Embedder:
         vectors = np.zeros((len(rows), self.model.config.embed_dim), np.float32)
         lengths = np.array([len(row) for row in rows], np.int64)
         with torch.inference_mode():
-            for indices in like_lengths(lengths, batch_tokens):
+            filled = np.flatnonzero(lengths)
+            for batch in like_lengths(lengths[filled], batch_tokens):
+                indices = filled[np.array(batch)]
                 segments = Segments.ragged([len(rows[index]) for index in indices], self.device)
                 tokens_N = torch.tensor([token for index in indices for token in rows[index]], device=self.device)
                 pooled_BD = self._pool(self.model(tokens_N, segments).float(), segments, pooling)
                 if self.normalize:
                     pooled_BD = torch.nn.functional.normalize(pooled_BD, dim=-1)
-                vectors[np.array(indices)] = pooled_BD.cpu().numpy()
+                vectors[indices] = pooled_BD.cpu().numpy()
         return vectors
 
     def _cut(self, row: list[int]) -> None:
@@ -149,8 +151,9 @@ def load_embedder(path: str | Path, device: torch.device | None = None) -> tuple
         except Exception as error:  # the library raises bare Exceptions
             where = str(folder / "tokenizer.json")
             raise FormatError(f"not a tokenizer ({str(error)[:80]})", where=where) from error
-        if tokenizer.get_vocab_size() > model.config.vocab_size:
-            sizes = f"{tokenizer.get_vocab_size()} tokens of the tokenizer, {model.config.vocab_size} of the model"
+        most = max(tokenizer.get_vocab().values(), default=-1) + 1
+        if most > model.config.vocab_size:
+            sizes = f"{most} tokens of the tokenizer, {model.config.vocab_size} of the model"
             raise FormatError(sizes, where=str(folder), mend="give a folder whose files belong together")
         pooling, normalize, limit = _sentence_settings(folder)
     return Embedder(model.float(), tokenizer, pooling, normalize, limit, device), warnings
