@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from regard.errors import CheckpointError, NumericError, ResourceError
+from regard.errors import CheckpointError, DataError, FormatError, NumericError, ResourceError
 
 TEMPORARY_PREFIX = ".tmp-"  # what a killed process leaves behind starts with this
 
@@ -351,3 +351,27 @@ def _finite(text: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{text} is not a finite number")
     return number
+
+
+def read_config(path: Path, cap_bytes: int = 1 << 24) -> dict[str, Any]:
+    """Read a JSON object that lies beside a model.
+
+    Args:
+        path: The file; a link is followed.
+        cap_bytes: Refuse a larger one.
+
+    Returns:
+        The object.
+
+    Raises:
+        DataError: The file is missing.
+        FormatError: It is over the cap, or no JSON object in UTF-8 with distinct keys and finite numbers.
+    """
+    try:
+        with Source(path, follow_links=True) as source:
+            return source.json(source.size_bytes, cap_bytes=cap_bytes, what="the config")
+    except CheckpointError as error:
+        mend = "give a folder that is whole"
+        if not path.exists():
+            raise DataError("the file is missing", where=str(path), mend=mend) from error
+        raise FormatError(error.what, where=str(path), mend=mend) from error

@@ -119,7 +119,7 @@ BAD = {
         "pooling by pooling_mode_max_tokens",
     ),
     "modules": (lambda folder: (folder / "modules.json").write_text("[" * 100_000), FormatError, "not JSON"),
-    "modules' kind": (lambda folder: write_json(folder / "modules.json", {}), FormatError, "a dict where a list"),
+    "modules' kind": (lambda folder: write_json(folder / "modules.json", {}), FormatError, "no list of modules"),
 }
 
 

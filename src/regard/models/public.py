@@ -15,11 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import CheckpointError, DataError, FormatError
-from regard.files import Source, json_bytes, write_aside
+from regard.files import json_bytes, read_config, write_aside
 from regard.models import registry
 from regard.models.weights import build_like, gather, read_tensors, write_tensors
-
-CONFIG_CAP_BYTES = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -185,7 +183,7 @@ def read_folder(folder: Path) -> tuple[str, nn.Module, list[str]]:
         CheckpointError: Tensors are missing, left over or of another shape.
     """
     where = str(folder / "config.json")
-    values = _read_json(folder / "config.json")
+    values = read_config(folder / "config.json")
     family, layout = _layout_of(values, where)
     config = layout.read(values, where)
     registry.check_bounds(config, where)
@@ -313,7 +311,7 @@ def _read_shards(folder: Path) -> dict[str, Tensor]:
     if not index.exists():
         mend = "give a folder with model.safetensors; older .bin files are never unpickled"
         raise DataError("no model.safetensors here", where=str(folder), mend=mend)
-    parts = _read_json(index).get("weight_map")
+    parts = read_config(index).get("weight_map")
     if not isinstance(parts, dict) or not all(isinstance(name, str) and "/" not in name for name in parts.values()):
         raise FormatError("weight_map names no files of this folder", where=str(index))
     tensors: dict[str, Tensor] = {}
@@ -323,10 +321,3 @@ def _read_shards(folder: Path) -> dict[str, Tensor]:
         odd = sorted(tensors.keys() ^ parts.keys())[0]
         raise CheckpointError(f"the index and the parts differ in {odd}", where=str(index))
     return tensors
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        raise DataError("the file is missing", where=str(path), mend="give a folder that is whole")
-    with Source(path, follow_links=True) as source:
-        return source.json(source.size_bytes, cap_bytes=CONFIG_CAP_BYTES, what="the config")

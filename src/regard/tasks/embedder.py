@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from regard.attention import Segments
 from regard.data.batching import like_lengths
 from regard.errors import ContextError, DataError, FormatError, UsageError
-from regard.files import reading
+from regard.files import read_config, reading
 from regard.models.bert import Bert
 from regard.models.public import read_folder
 
@@ -169,15 +169,15 @@ def _sentence_settings(folder: Path) -> tuple[Pooling, bool, int | None]:
     }
     config = folder / "1_Pooling" / "config.json"
     if config.is_file():
-        values = _json(config, dict)
+        values = read_config(config)
         chosen = [name for name, value in values.items() if name.startswith("pooling_mode") and value is True]
         if len(chosen) != 1 or chosen[0] not in kinds:
             what = f"pooling by {', '.join(chosen) or 'nothing'}"
             raise FormatError(what, where=str(config), mend=f"known: {', '.join(kinds)}")
         pooling = kinds[chosen[0]]
     modules, limit = folder / "modules.json", folder / "sentence_bert_config.json"
-    types = [one.get("type") for one in _json(modules, list) if isinstance(one, dict)] if modules.is_file() else []
-    most = _json(limit, dict).get("max_seq_length") if limit.is_file() else None
+    types = [one.get("type") for one in _modules(modules) if isinstance(one, dict)] if modules.is_file() else []
+    most = read_config(limit).get("max_seq_length") if limit.is_file() else None
     normalize = any(isinstance(name, str) and name.endswith(".Normalize") for name in types)
     return pooling, normalize, most if isinstance(most, int) and most > 2 else None
 
@@ -191,11 +191,11 @@ def _text(path: Path) -> str:
         raise FormatError("not UTF-8", where=str(path)) from error
 
 
-def _json(path: Path, kind: type) -> Any:
+def _modules(path: Path) -> list[Any]:
     try:
         values = json.loads(_text(path))
     except (ValueError, RecursionError) as error:
         raise FormatError("not JSON", where=str(path)) from error
-    if not isinstance(values, kind):
-        raise FormatError(f"a {type(values).__name__} where a {kind.__name__} is expected", where=str(path))
+    if not isinstance(values, list):
+        raise FormatError("no list of modules", where=str(path))
     return values

@@ -18,7 +18,7 @@ from regard import settings
 from regard.data.tokenizer import Tokenizer
 from regard.decoding import DecodeOptions
 from regard.errors import CheckpointError, ConfigError, DataError, FormatError
-from regard.files import Source, json_bytes, reading, write_aside
+from regard.files import json_bytes, read_config, reading, write_aside
 from regard.models.interface import EncoderDecoder
 from regard.models.registry import check_bounds, families, family
 from regard.models.weights import build_like, gather, read_tensors, write_tensors
@@ -146,7 +146,7 @@ def load(path: str | Path, device: torch.device | None = None) -> Translator:
         if not (folder / "config.json").is_file():
             mend = "give a folder that regard train made"
             raise DataError("no model here (no config.json)", where=str(path), mend=mend)
-    values = _read_json(folder / "config.json")
+    values = read_config(folder / "config.json", CONFIG_CAP_BYTES)
     if values.get("model_type") != "regard":
         raise FormatError(
             f"model_type is {str(values.get('model_type'))[:40]!r}, not 'regard'", where=str(folder / "config.json")
@@ -169,7 +169,9 @@ def load(path: str | Path, device: torch.device | None = None) -> Translator:
     if (model_config.source_vocab_size, model_config.target_vocab_size) != sizes:
         raise CheckpointError(f"the tokenizers have {sizes} tokens, the model other vocabularies", where=str(folder))
     options = settings.build(
-        DecodeOptions, _read_json(folder / "generation_config.json"), str(folder / "generation_config.json")
+        DecodeOptions,
+        read_config(folder / "generation_config.json", CONFIG_CAP_BYTES),
+        str(folder / "generation_config.json"),
     )
     tensors = read_tensors(folder / "model.safetensors")
     model: EncoderDecoder = build_like(known.build, model_config, tensors, folder)  # type: ignore[assignment]
@@ -186,14 +188,4 @@ def model_type(path: str | Path) -> str | None:
         ``model_type`` of its config.json; None where there is none, as in a run's folder.
     """
     config = Path(path) / "config.json"
-    return str(_read_json(config).get("model_type")) if config.is_file() else None
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        with Source(path, follow_links=True) as source:
-            return source.json(source.size_bytes, cap_bytes=CONFIG_CAP_BYTES, what="the config")
-    except CheckpointError as error:
-        if not path.exists():
-            raise DataError("the file is missing", where=str(path), mend="give a folder that is whole") from error
-        raise FormatError(error.what, where=str(path), mend="give a folder that regard wrote") from error
+    return str(read_config(config, CONFIG_CAP_BYTES).get("model_type")) if config.is_file() else None
