@@ -77,7 +77,8 @@ def test_under_autocast_states_keep_the_weights_precision(cell: str) -> None:
         whole_ND, last = ours(x_BTD.flatten(0, 1), Segments.uniform(3, 4))
         state = tuple(torch.zeros(2, 3, 7) for _ in range(ours.num_parts))
         for time in range(4):
-            h_BD, state = ours.step(x_BTD[:, time], state)
+            narrow_BD = x_BTD[:, time].bfloat16()  # as a linear layer gives it there
+            h_BD, state = ours.step(narrow_BD, state)
             # The gates' input part of the whole is one bfloat16 product; of the step it is float32.
             assert torch.allclose(h_BD, whole_ND.unflatten(0, (3, 4))[:, time], atol=2e-2)
     assert {part.dtype for part in (whole_ND, h_BD, *last, *state)} == {torch.float32}
