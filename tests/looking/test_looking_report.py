@@ -44,6 +44,15 @@ def test_bars_are_in_the_order_of_merit():
     assert order(told(7.0, {"a": 6.0, "b": 8.0}, better="higher")) == ["b", "ours", "a"]
 
 
+def test_signatures_are_shown_once_and_whole():
+    score = Score("error", 1.0, "%", "sig|n:9|beam:4", "ours", "lower")
+    notes = ("sig|n:9", "sig|n:8", "measured elsewhere", "sig|n:9|beam:4", "")
+    baselines = [Score("error", 2.0, "%", note, f"other {i}", "lower") for i, note in enumerate(notes)]
+    page = report_page(replace(some_report(), scores=[score], baselines=baselines))
+    shown = re.findall(r'<p class="signature mono">([^<]*)</p>', page)
+    assert shown == ["sig|n:9|beam:4", "sig|n:8", "measured elsewhere"]
+
+
 def test_a_score_without_baselines_claims_nothing():
     assert "baseline" not in told(7.0, {})
 

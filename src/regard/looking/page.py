@@ -260,7 +260,9 @@ def _result(report: Report, metric: str) -> str:
     bars = [Bar(score.system, score.value, ours=score in ours) for score in order]
     chart = _responsive(lambda width: bar_chart(bars, label=metric, unit=head.unit, width=width))
     signatures = dict.fromkeys(score.signature for score in every if score.signature)
-    signed = "".join(f'<p class="signature mono">{escape(s)}</p>' for s in signatures)
+    # A baseline's signature is the beginning of the model's: it has no beam and no seed, and says nothing more.
+    whole = [s for s in signatures if not any(other != s and other.startswith(s) for other in signatures)]
+    signed = "".join(f'<p class="signature mono">{escape(s)}</p>' for s in whole)
     return f'<div class="result"><div>{big}</div><figure>{chart}{signed}</figure></div>'
 
 
