@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from transformers import MarianConfig, MarianMTModel
 
 from regard.attention import Segments
+from regard.layers.block import Block
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.tasks.task import cross_entropy
 from regard.training import hardware
@@ -104,16 +105,20 @@ def main() -> None:
     device = hardware.choose(arguments.device)
     models = {"regard": ours().to(device).train(), "transformers": theirs().to(device).train()}
     optimizers = {name: torch.optim.Adam(m.parameters(), 1e-4, fused=True) for name, m in models.items()}
-    calls: dict[str, Callable] = dict(models)
-    if arguments.compile:
-        calls = {name: torch.compile(model, dynamic=True) for name, model in models.items()}
+
+    criterion: Callable = cross_entropy
+    their_loss: Callable = models["transformers"]
+    if arguments.compile:  # ours as regard's training does it, theirs whole, from token ids to the loss
+        for block in (module for module in models["regard"].modules() if isinstance(module, Block)):
+            block.compile(dynamic=True)
+        criterion, their_loss = (torch.compile(part, dynamic=True) for part in (criterion, their_loss))
 
     def loss_of(name: str, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Tensor:
         if name == "transformers":
-            return calls[name](**padded(pairs, device)).loss
-        source, source_segments, target, target_segments = flat(pairs, device)
-        hidden_ND = calls[name](source, source_segments, target, target_segments)
-        return cross_entropy(models[name].head(hidden_ND), target, 0.0).sum / len(target)
+            return their_loss(**padded(pairs, device)).loss
+        source_M, source_segments, target_N, target_segments = flat(pairs, device)
+        hidden_ND = models["regard"](source_M, source_segments, target_N, target_segments)
+        return criterion(models["regard"].head(hidden_ND), target_N, 0.0).sum / len(target_N)
 
     def step(name: str, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
         if device.type == "cuda":

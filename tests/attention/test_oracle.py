@@ -138,6 +138,7 @@ def test_flex_functions_equal_the_loops(form: str) -> None:
 
 
 @pytest.mark.cuda
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # torch's own, where it traces
 @pytest.mark.parametrize("form", [name for name, form in FORMS.items() if form.capacity is None])
 def test_flex_on_cuda_equals_the_loops(form: str) -> None:
     on_cuda_equals("flex", form, torch.float32, "dense", step=53)

@@ -17,7 +17,7 @@ from regard.errors import BackendError, UsageError
 def rows_and_segments(dtype: torch.dtype = torch.float32, head_dim: int = 8, device: str = "cpu") -> tuple:
     q = torch.empty(7, HEADS, head_dim, dtype=dtype, device=device).fill_(0.5)
     lengths, starts = (torch.empty(2, dtype=torch.int64, device=device) for _ in range(2))
-    segments = Segments("ragged", lengths, starts, 16)
+    segments = Segments("ragged", lengths, starts, 7, 16)
     segments._derived["lengths"] = (2, 5)  # what Segments.ragged leaves there; the tensors may be fake
     return q, q, q, segments
 

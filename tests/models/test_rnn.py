@@ -135,7 +135,7 @@ def test_on_cuda_as_on_the_cpu(cell: str, attends: str) -> None:
         segments = [Segments.ragged(lengths, device) for lengths in (SOURCES, TARGETS)]
         logits_NV = model.head(model(source_M.to(device), segments[0], target_N.to(device), segments[1]))
         logits_NV.square().sum().backward()
-        results.append([logits_NV.cpu(), *(p.grad.cpu() for p in model.parameters() if p.grad is not None)])
+        results.append([logits_NV.cpu(), *(p.grad.cpu().clone() for p in model.parameters() if p.grad is not None)])
         state = model.start(source_M.to(device), segments[0], 2)
         results[-1].append(model.step(torch.arange(6, device=device), state)[0].cpu())
     for one, other in zip(*results, strict=True):

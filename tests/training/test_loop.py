@@ -2,6 +2,7 @@
 
 import json
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -49,12 +50,14 @@ def make_task(model: dict, batch_tokens: int = 60, task: type[TranslateTask] = T
     return task(config, data, PairTokenizer.train(data.train, config.tokenizer), 7)
 
 
-def make_trainer(folder: Path, task: TranslateTask, *, identity: str = "same", **settings: object) -> Trainer:
+def make_trainer(
+    folder: Path, task: TranslateTask, *, identity: str = "same", device: torch.device = CPU, **settings: object
+) -> Trainer:
     config = TrainingConfig(**{"max_steps": 20, "learning_rate": 0.01, "warmup_steps": 5, "seed": 7, **settings})
     torch.manual_seed(7)
     model = build_model(task.config.model, task.tokenizer, "model")
     progress = Progress(config.max_steps, 0.0, quiet=True)
-    return Trainer(task, model, config, folder, CPU, progress, {"settings": identity})
+    return Trainer(task, model, config, folder, device, progress, {"settings": identity})
 
 
 def losses(folder: Path) -> list[float]:
@@ -104,8 +107,8 @@ class Poisoned(TranslateTask):
 
     where = "loss"
 
-    def loss(self, model, batch, device) -> Loss:
-        loss = super().loss(model, batch, device)
+    def loss(self, model, batch) -> Loss:
+        loss = super().loss(model, batch)
         if not torch.equal(batch.source_M, self.batch(3).source_M):
             return loss
         if self.where == "loss":
@@ -143,8 +146,8 @@ class Ignored(TranslateTask):
     def count(self, batch: PairBatch) -> int:
         return 0 if self.is_ignored(batch) else super().count(batch)
 
-    def loss(self, model, batch, device) -> Loss:
-        loss = super().loss(model, batch, device)
+    def loss(self, model, batch) -> Loss:
+        loss = super().loss(model, batch)
         return Loss(loss.sum * 0, loss.report * 0) if self.is_ignored(batch) else loss
 
 
@@ -193,3 +196,42 @@ def test_patience_and_time_end_a_run(tmp_path: Path) -> None:
         standing = make_trainer(folder, make_task(RNN), validate_every_steps=2, **settings).run()
         assert standing.step == (6 if name == "patience" else 1)
         assert standing.validations[-1]["step"] == standing.step
+
+
+# ------------------------------------------------------------------------------------------------------------- compiled
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # torch's own, where a graph breaks
+@pytest.mark.parametrize(
+    "model", [RNN, {**RNN, "attends": "before"}, TRANSFORMER], ids=["after", "before", "transformer"]
+)
+def test_a_compiled_loss_trains_alike(model: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    traced = partial(torch.compile, backend="aot_eager")  # all but the making of kernels, which needs a C++ compiler
+    monkeypatch.setattr(torch, "compile", traced)
+    runs = []
+    for number, is_compiled in enumerate((False, True)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        make_trainer(folder, make_task({**model, "dropout": 0.0}), max_steps=4, compile=is_compiled).run()
+        runs.append(losses(folder))
+    assert runs[1] == pytest.approx(runs[0], rel=1e-5)
+
+
+@pytest.mark.cuda
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+@pytest.mark.parametrize("dropout", [0.0, 0.1], ids=["in the kernel", "between graphs"])
+def test_on_cuda_few_graphs_serve_batches_of_all_sizes(dropout: float, tmp_path: Path) -> None:
+    """Attention without dropout is part of a block's graph; with it, it runs between graphs."""
+    task = make_task({**TRANSFORMER, "dropout": 0.0, "attention_dropout": dropout}, batch_tokens=200)
+    device = torch.device("cuda")
+    batches = [task.batch(number).to(device) for number in range(8)]
+    batches = [b for b in batches if b.source_segments.form == b.target_segments.form == "ragged"]
+    assert len({batch.source_M.shape for batch in batches}) > 1
+    model = make_trainer(tmp_path, task, device=device).model.train(dropout > 0)
+    expected = [float(task.loss(model.eval(), batch).report) for batch in batches]
+    compiled = make_trainer(tmp_path, task, device=device, compile=True).model.train(dropout > 0)
+    with torch.autocast("cuda", torch.bfloat16):
+        task.loss(compiled, batches[0]).sum.backward()
+        with torch.compiler.set_stance("default" if dropout else "fail_on_recompile"):
+            got = [float(task.loss(compiled, batch).report) for batch in batches]
+    assert got == pytest.approx(expected, rel=0.05)

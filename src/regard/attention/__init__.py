@@ -8,6 +8,7 @@ scores          how well a query and a key match
 positions       encodings, rotations, biases
 multihead       MultiHeadAttention: self, cross, grouped heads, cached
 cache           keys and values kept for decoding
+compiling       what runs as it is where a caller is compiled
 recording       see the weights, while the forward pass stays fast
 =============== =======================================================================
 """

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from regard.attention import recording
 from regard.attention.backends import dense, flex, reference, static, varlen
+from regard.attention.compiling import eagerly
 from regard.attention.masks import Mask
 from regard.attention.positions import Bias, TensorBias
 from regard.attention.scores import DotScore, ScaledDot, Score
@@ -90,11 +91,15 @@ def attend(
         backend = _choose(q, v, q_segments, k_segments, mask, bias, score, dropout_p)
     else:
         _refuse(backend, q, v, q_segments, k_segments, mask, bias, score, dropout_p)
+    forms = q_segments.form, k_segments.form
     recording.offer(site, q, k, q_segments, k_segments, mask, bias, score)
     if backend == "reference":
-        return reference.run(q, k, v, q_segments, k_segments, mask, bias, score, dropout_p)
-    module = {"dense": dense, "static": static, "varlen": varlen, "flex": flex}[backend]
-    return module.run(q, k, v, q_segments, k_segments, mask, bias, cast(DotScore, score), dropout_p)
+        run = eagerly(reference.run) if "ragged" in forms else reference.run
+        return run(q, k, v, q_segments, k_segments, mask, bias, score, dropout_p)
+    run = {"dense": dense, "static": static, "varlen": varlen, "flex": flex}[backend].run
+    # Groups of like lengths are as many as the batch says: no graph would serve the next batch.
+    run = eagerly(run) if backend == "dense" and "ragged" in forms else run
+    return run(q, k, v, q_segments, k_segments, mask, bias, cast(DotScore, score), dropout_p)
 
 
 def _attend_dense(
@@ -160,7 +165,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor, q_segments: Segments, k_segments: Se
         what = "ragged queries into slots; give each slot the same number of queries"
     elif not 0.0 <= dropout_p < 1.0:
         what = f"dropout_p is {dropout_p}, not in [0, 1)"
-    elif not torch.compiler.is_compiling():  # counting rows may read a device tensor
+    else:
         for name, rows, segments in (("q", q, q_segments), ("k", k, k_segments)):
             if rows.shape[0] != segments.num_rows:
                 what = f"{name} has {rows.shape[0]} rows, its segments {segments.num_rows}"

@@ -255,8 +255,8 @@ def _make(q_segments: Segments, k_segments: Segments) -> Plan:
         if not (len(q_segments) and q_segments.max_len and k_segments.max_len):
             return Plan((), None, None, None, None, kept)
         # Slots need a mask unless the host knows that all are full up to the bound.
-        known = k_segments.known_lengths if k_segments.form == "slots" else k_segments.lengths
-        filled = known is None or min(known) < k_segments.max_len
+        known = k_segments.known_lengths
+        filled = k_segments.form == "slots" and (known is None or min(known) < k_segments.max_len)
         sequences_B = torch.arange(len(q_segments), device=device)
         sizes = q_segments.max_len, k_segments.max_len
         group = Group(sequences_B, *sizes, q_segments.lengths_B, k_segments.lengths_B, filled)

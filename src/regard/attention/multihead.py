@@ -111,7 +111,8 @@ class MultiHeadAttention(Site):
         if (context is None) != (context_segments is None):
             raise UsageError("a context needs its segments, and segments their context", where="MultiHeadAttention")
         k_MGK, v_MGK = self.keys_values(x if context is None else context, segments if context is None else None)
-        return self._attend(x, segments, k_MGK, v_MGK, context_segments or segments, mask, bias)
+        k_segments = segments if context_segments is None else context_segments
+        return self._attend(x, segments, k_MGK, v_MGK, k_segments, mask, bias)
 
     def keys_values(
         self, context_MD: Tensor, segments: Segments | None = None, start_B: Tensor | None = None

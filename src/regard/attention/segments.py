@@ -56,6 +56,7 @@ class Segments:
         form: One of the three forms.
         lengths_B: int64, tokens of each sequence.
         starts_B: int64, row of each sequence's first token.
+        num_rows: Rows that a tensor with these segments has: tokens, or places of all slots.
         max_len: No length is greater. Exact for uniform, a rounded bound for ragged, any bound up to the capacity for
             slots.
         capacity: Places of a slot; 0 for the other forms.
@@ -67,6 +68,7 @@ class Segments:
     form: Form
     lengths_B: Tensor
     starts_B: Tensor
+    num_rows: int
     max_len: int
     capacity: int = 0
     clean: bool = False
@@ -88,7 +90,7 @@ class Segments:
         """
         lengths_B = torch.full((count,), length, dtype=torch.int64, device=device)
         starts_B = torch.arange(count, dtype=torch.int64, device=device) * length
-        return Segments("uniform", lengths_B, starts_B, length)
+        return Segments("uniform", lengths_B, starts_B, count * length, length)
 
     @staticmethod
     def ragged(lengths: Sequence[int], device: torch.device | str | None = None) -> Segments:
@@ -114,6 +116,7 @@ class Segments:
             "ragged",
             torch.tensor(lengths, dtype=torch.int64, device=device),
             torch.tensor(starts, dtype=torch.int64, device=device),
+            sum(lengths),
             round_up(max(lengths, default=0)),
         )
         segments._derived["lengths"] = lengths
@@ -139,8 +142,9 @@ class Segments:
         Returns:
             The segments of ``B * capacity`` rows.
         """
-        starts_B = torch.arange(lengths_B.shape[0], dtype=torch.int64, device=lengths_B.device) * capacity
-        segments = Segments("slots", lengths_B, starts_B, capacity if max_len is None else max_len, capacity, clean)
+        count, bound = lengths_B.shape[0], capacity if max_len is None else max_len
+        starts_B = torch.arange(count, dtype=torch.int64, device=lengths_B.device) * capacity
+        segments = Segments("slots", lengths_B, starts_B, count * capacity, bound, capacity, clean)
         if known_lengths is not None:
             segments._derived["lengths"] = known_lengths
         return segments
@@ -159,6 +163,8 @@ class Segments:
         Returns:
             What ``make`` gave the first time.
         """
+        if torch.compiler.is_compiling():  # keeping it would be a side effect, and each batch a graph of its own
+            return make()
         if name not in self._derived:
             with torch.inference_mode(False):  # who looks first may be in inference mode, who trains later is not
                 self._derived[name] = make()
@@ -180,13 +186,6 @@ class Segments:
             self._derived["lengths"] = lengths
         return self._derived["lengths"]
 
-    @property
-    def num_rows(self) -> int:
-        """Rows that a tensor with these segments has: tokens, or places of all slots."""
-        if self.form == "slots":
-            return len(self) * self.capacity
-        return len(self) * self.max_len if self.form == "uniform" else sum(self.lengths)
-
     def positions_N(self) -> Tensor:
         """Number the tokens of each sequence from 0.
 
@@ -197,8 +196,8 @@ class Segments:
 
     def _positions(self) -> Tensor:
         if self.form == "ragged":
-            starts_N = torch.repeat_interleave(self.starts_B, self.lengths_B, output_size=self.num_rows)
-            return torch.arange(self.num_rows, device=self.lengths_B.device) - starts_N
+            rows_N = torch.arange(self.num_rows, device=self.lengths_B.device)
+            return rows_N - self.starts_B[self.sequence_N()]
         size = self.capacity if self.form == "slots" else self.max_len
         return torch.arange(size, device=self.lengths_B.device).repeat(len(self))
 
@@ -208,8 +207,11 @@ class Segments:
         Returns:
             int64, index of the sequence (or slot) of each row.
         """
-        repeats = self.lengths_B if self.form == "ragged" else (self.capacity or self.max_len)
-        return torch.arange(len(self), device=self.lengths_B.device).repeat_interleave(repeats)
+        if self.form == "ragged":  # by search, not by repeating: its shape is known without waiting for the device
+            rows_N = torch.arange(self.num_rows, device=self.lengths_B.device)
+            return torch.searchsorted(self.starts_B + self.lengths_B, rows_N, right=True)
+        sequences_B = torch.arange(len(self), device=self.lengths_B.device)
+        return sequences_B.repeat_interleave(self.capacity or self.max_len)
 
     def to(self, device: torch.device | str) -> Segments:
         """Copy to a device.
@@ -226,6 +228,7 @@ class Segments:
             self.form,
             self.lengths_B.to(device, non_blocking=True),
             self.starts_B.to(device, non_blocking=True),
+            self.num_rows,
             self.max_len,
             self.capacity,
             self.clean,
@@ -238,7 +241,7 @@ class Segments:
 
 pytree.register_pytree_node(
     Segments,
-    lambda s: ([s.lengths_B, s.starts_B], (s.form, s.max_len, s.capacity, s.clean, s.origin)),
+    lambda s: ([s.lengths_B, s.starts_B], (s.form, s.num_rows, s.max_len, s.capacity, s.clean, s.origin)),
     lambda tensors, context: Segments(context[0], tensors[0], tensors[1], *context[1:]),  # type: ignore[index]
     serialized_type_name="regard.attention.Segments",
 )

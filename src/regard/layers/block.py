@@ -173,6 +173,7 @@ class Block(nn.Module):
         x_ND = self._after(x_ND, update_ND, self.self_norm)
         if self.cross_attn is not None and self.cross_norm is not None and context is not None:
             before_ND = self._before(x_ND, self.cross_norm)
-            update_ND = self.cross_attn.read(before_ND, context_segments or segments, context)
+            reading = segments if context_segments is None else context_segments
+            update_ND = self.cross_attn.read(before_ND, reading, context)
             x_ND = self._after(x_ND, update_ND, self.cross_norm)
         return self._after(x_ND, self.mlp(self._before(x_ND, self.mlp_norm)), self.mlp_norm), cache

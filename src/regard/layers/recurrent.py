@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from regard.attention import KVCache, Segments, Site, attend
+from regard.attention.compiling import eagerly
 from regard.attention.scores import Additive, Dot, General, ScaledDot, Score
 from regard.errors import ConfigError, DataError, UsageError
 from regard.layers.cells import GRU, LSTM, Elman, State, unroll
@@ -74,6 +75,9 @@ class Recurrent(nn.Module):
         Raises:
             DataError: A sequence has no token.
         """
+        return eagerly(self._run)(x_ND, segments, state)
+
+    def _run(self, x_ND: Tensor, segments: Segments, state: State | None) -> tuple[Tensor, State]:
         times = Times.of(segments)
         if state is None:
             shape = (self.layers.num_layers * self.directions, len(segments), self.layers.hidden_size)

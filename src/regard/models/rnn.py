@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention import KVCache, Segments
+from regard.attention.compiling import eagerly
 from regard.errors import ConfigError
 from regard.layers.cells import State
 from regard.layers.recurrent import CellName, Recurrent, StateAttention, Times
@@ -165,7 +166,8 @@ class RNN(EncoderDecoder):
             context_ND = context_BD[target_segments.sequence_N()]
             s_ND, _ = self.decoder(torch.cat([y_ND, context_ND], -1), target_segments, state)
         elif self.config.attends == "before":
-            s_ND, context_ND = self._step_by_step(self.attention, h_MD, source_segments, y_ND, target_segments, state)
+            step_by_step = eagerly(self._step_by_step)
+            s_ND, context_ND = step_by_step(self.attention, h_MD, source_segments, y_ND, target_segments, state)
         else:
             s_ND, _ = self.decoder(y_ND, target_segments, tuple(part[:1] for part in state))
             context_ND = self.attention(s_ND, target_segments, h_MD, source_segments)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -30,9 +30,13 @@ class Task(Protocol):
     """An objective over a data set, as the training loop sees it.
 
     Attributes:
+        criterion: Compares scores with labels, as :func:`cross_entropy` does; training may replace it by its compiled
+            form.
         monitor: Name of the validation metric that decides which checkpoint is best.
         higher_is_better: How to read it.
     """
+
+    criterion: Callable[..., Loss]
 
     @property
     def monitor(self) -> str: ...
@@ -40,7 +44,10 @@ class Task(Protocol):
     def higher_is_better(self) -> bool: ...
 
     def batch(self, index: int) -> Any:
-        """Make micro-batch number ``index`` of the run, a pure function of (seed, index), on the CPU."""
+        """Make micro-batch number ``index`` of the run, a pure function of (seed, index), on the CPU.
+
+        ``batch.to(device)`` copies it to where the model is.
+        """
         ...
 
     def name_batch(self, index: int) -> str:
@@ -55,8 +62,8 @@ class Task(Protocol):
         """Count the real tokens that the model reads."""
         ...
 
-    def loss(self, model: Any, batch: Any, device: torch.device) -> Loss:
-        """Compute the loss of a micro-batch."""
+    def loss(self, model: Any, batch: Any) -> Loss:
+        """Compute the loss of a micro-batch that is where the model is."""
         ...
 
     def validate(self, model: Any, device: torch.device) -> Mapping[str, float]:

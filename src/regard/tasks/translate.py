@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -118,6 +119,7 @@ class TranslateTask:
             "test sources over {} tokens: they count as empty outputs": int((test.source_lengths > limit).sum()),
         }
         self.notes = [f"{count:,} {what.format(limit)}." for what, count in counts.items() if count]
+        self.criterion: Callable[..., Loss] = cross_entropy
         self.monitor = config.evaluation.monitor
         self.higher_is_better = self.monitor not in ("loss", "token_error_rate")
 
@@ -137,10 +139,9 @@ class TranslateTask:
         """Count source and target tokens."""
         return batch.source_M.shape[0] + batch.target_N.shape[0]
 
-    def loss(self, model: EncoderDecoder, batch: PairBatch, device: torch.device) -> Loss:
+    def loss(self, model: EncoderDecoder, batch: PairBatch) -> Loss:
         """Compute the label-smoothed cross-entropy, summed."""
-        batch = batch.to(device)
-        return cross_entropy(model.head(hidden(model, batch)), batch.labels_N, self.config.label_smoothing)
+        return self.criterion(model.head(hidden(model, batch)), batch.labels_N, self.config.label_smoothing)
 
     def translator(self, model: EncoderDecoder, device: torch.device) -> Translator:
         """Put the model and its tokenizers together."""
@@ -154,7 +155,7 @@ class TranslateTask:
         with evaluating(model), torch.inference_mode():
             for indices in like_lengths(lengths, self.config.batch_tokens):
                 batch = self.dev.batch(self.dev_kept[indices])
-                total += float(self.loss(model, batch, device).report)
+                total += float(self.loss(model, batch.to(device)).report)
                 count += self.count(batch)
         scores = {"loss": total / count}
         # From a loss that is not finite nothing can be decoded; the trainer refuses it.

@@ -28,6 +28,8 @@ class TrainingConfig:
         weight_decay: On matrices; norms, biases and vectors are left alone.
         clip_norm: Largest norm of the gradient; 0 for no limit.
         precision: ``fp32``, or ``bf16`` autocast.
+        compile: Compile the Transformer blocks and the loss with ``torch.compile``: worth its half minute on a GPU.
+            Recurrences, and ragged attention with dropout on its weights, run uncompiled.
         validate_every_steps: Steps between validations; each saves a checkpoint.
         checkpoint_every_steps: Steps between checkpoints besides; 0 for none.
         patience: Validations without a new best after which training ends; 0 for no limit.
@@ -52,6 +54,7 @@ class TrainingConfig:
     weight_decay: float = 0.0
     clip_norm: float = 0.0
     precision: Literal["fp32", "bf16"] = "fp32"
+    compile: bool = False
     validate_every_steps: int = 1000
     checkpoint_every_steps: int = 0
     patience: int = 0

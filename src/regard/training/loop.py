@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from regard.data.batching import prefetch
 from regard.errors import CheckpointError, Interrupted, NumericError
 from regard.files import write_aside, writing
+from regard.layers.block import Block
 from regard.models.weights import fit, gather
 from regard.tasks.task import Task
 from regard.training import optimizers, schedules
@@ -84,6 +85,12 @@ class Trainer:
         self.task, self.model, self.config, self.device = task, model.to(device), config, device
         self.progress, self.identity, self.events = progress, identity, events
         self.store, self.log_path = Store(folder / "checkpoints"), folder / "metrics.jsonl"
+        if config.compile:
+            # Block by block: all layers share a graph or two, and a model of any depth is compiled in the same time.
+            # Batches differ in every size, so sizes are variables of the graph.
+            for block in (module for module in model.modules() if isinstance(module, Block)):
+                block.compile(dynamic=True)
+            task.criterion = torch.compile(task.criterion, dynamic=True)
         self.optimizer = optimizers.make(model, config)
         self.parameters = list(model.parameters())
         self.standing = Standing()
@@ -160,16 +167,16 @@ class Trainer:
         rate = config.learning_rate * schedules.factor(standing.step + 1, standing.seconds, config)
         count = sum(self.task.count(batch) for batch in batches)
         self.model.train()
-        nll = torch.zeros((), dtype=torch.float64)
+        reports: list[Tensor] = []
         for place, batch in enumerate(batches):
             torch.manual_seed(_seed(config.seed, first + place))
             with torch.autocast(self.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
-                loss = self.task.loss(self.model, batch, self.device)
-            nll += loss.report.double().cpu()
+                loss = self.task.loss(self.model, batch.to(self.device))
+            reports.append(loss.report)
             (loss.sum / max(count, 1)).backward()
         limit = config.clip_norm or math.inf
         norm = float(nn.utils.clip_grad_norm_(self.parameters, limit))
-        mean = float(nll) / max(count, 1)
+        mean = sum(map(float, reports)) / max(count, 1)  # only now is the device waited for
         if not (math.isfinite(mean) and math.isfinite(norm)):
             self._refuse_update(mean, norm, range(first, first + len(batches)))
         for group in self.optimizer.param_groups:

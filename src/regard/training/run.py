@@ -170,7 +170,7 @@ def _set_threads(recipe: Recipe, out: Path, task: TranslateTask, model: EncoderD
 
         def work() -> None:
             with torch.autocast("cpu", torch.bfloat16, enabled=recipe.training.precision == "bf16"):
-                loss = task.loss(model, batch, torch.device("cpu"))
+                loss = task.loss(model, batch)
             loss.sum.backward()
 
         threads = hardware.quickest_threads(work)

@@ -6,6 +6,7 @@ is made, so that the fused kernels are taken.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from regard.attention.groups import Group, nothing, plan
@@ -78,6 +79,12 @@ def fused(
         context_BTHK; zeros for a query that no key is left for.
     """
     shape = (q_BTHK.shape[0], q_BTHK.shape[2], q_BTHK.shape[1], k_BSGK.shape[1])
+    lost_BHT1 = None
+    if attn_mask is not None and q_BTHK.is_cuda:
+        # Kernels differ in what they make of a query without keys: let it see all, and throw away what it saw.
+        closed = ~attn_mask if attn_mask.dtype == torch.bool else attn_mask == float("-inf")
+        lost_BHT1 = closed.all(-1, keepdim=True)
+        attn_mask = attn_mask.masked_fill(lost_BHT1, True if attn_mask.dtype == torch.bool else 0.0)
     context_BHTK = nn.functional.scaled_dot_product_attention(
         q_BTHK.transpose(1, 2),
         k_BSGK.transpose(1, 2),
@@ -88,4 +95,6 @@ def fused(
         scale=scale,
         enable_gqa=q_BTHK.shape[2] != k_BSGK.shape[2],
     )
+    if lost_BHT1 is not None:
+        context_BHTK = context_BHTK.masked_fill(lost_BHT1, 0.0)
     return context_BHTK.transpose(1, 2)

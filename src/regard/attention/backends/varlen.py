@@ -67,6 +67,10 @@ def run(
     if not q_NHK.shape[0] or not k_MGK.shape[0]:
         return nothing(q_NHK, k_MGK, v_MGK)  # the kernel cannot be launched on no rows
     band = (-1, -1) if mask is None else mask.window() or (-1, -1)
+    most_keys = k_segments.max_len
+    if band[1] < 0 <= band[0]:
+        # The kernel takes "all ahead" for "as many ahead as there are keys at most": too few where queries are more.
+        most_keys += q_segments.max_len
     scale = 1 / math.sqrt(q_NHK.shape[-1]) if score.scale is None else score.scale
     context = varlen_attn(
         score.query(q_NHK),
@@ -75,7 +79,7 @@ def run(
         boundaries(q_segments),
         boundaries(k_segments),
         q_segments.max_len,
-        k_segments.max_len,
+        most_keys,
         scale=scale,
         window_size=band,
     )
