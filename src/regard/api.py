@@ -15,7 +15,10 @@ from regard.looking.seq2seq import look as _look
 from regard.settings import set_value
 from regard.tasks import folder
 from regard.tasks.embedder import Embedder, load_embedder
-from regard.tasks.translator import Evaluated, Translator
+from regard.tasks.generator import Generator
+from regard.tasks.public_text import is_causal, load_generator
+from regard.tasks.task import Evaluated
+from regard.tasks.translator import Translator
 from regard.training import hardware, recipe, run
 
 
@@ -32,7 +35,7 @@ def train(
     """Train a model, score it beside baselines, and write a run folder with a report.
 
     Args:
-        task: What to train for: ``translate``.
+        task: What to train for: ``translate``, ``lm``.
         out: The run's folder.
         data: The training file; None where the recipe names its own.
         recipe_name: A recipe's name or YAML file; None is the task's default recipe.
@@ -56,23 +59,25 @@ def train(
     return run.run(resolved, Path(out), device=device, quiet=quiet)
 
 
-def load(path: str | Path, device: str = "cpu") -> Translator | Embedder:
+def load(path: str | Path, device: str = "cpu") -> Translator | Generator | Embedder:
     """Load a model.
 
     Args:
-        path: A run's folder or the model folder in it; or a public folder of a bidirectional encoder (BERT, RoBERTa,
-            XLM-R, ELECTRA, MiniLM).
+        path: A run's folder or the model folder in it; a public folder of a bidirectional encoder (BERT, RoBERTa,
+            XLM-R, ELECTRA, MiniLM) or of a causal model (GPT-2, Llama-type); or a GGUF file of a Llama-type model.
         device: Where it is to run.
 
     Returns:
-        The model, ready to be used: to translate, or to give vectors of texts.
+        The model, ready to be used: to translate, to go on from texts, or to give vectors of texts.
     """
-    if folder.model_type(path) in (None, folder.MODEL_TYPE):
-        return folder.load(path, hardware.choose(device))
-    embedder, notes = load_embedder(path, hardware.choose(device))
+    target = hardware.choose(device)
+    if Path(path).suffix != ".gguf" and folder.model_type(path) in (None, folder.MODEL_TYPE):
+        return folder.load(path, target)
+    public = load_generator if Path(path).suffix == ".gguf" or is_causal(path) else load_embedder
+    loaded, notes = public(path, target)
     for note in notes:
         warnings.warn(note, stacklevel=2)
-    return embedder
+    return loaded
 
 
 def evaluate(
@@ -97,7 +102,7 @@ def evaluate(
     Returns:
         Scores with their signatures, inputs and outputs.
     """
-    translator = model if isinstance(model, Translator) else folder.load(model)
+    translator = model if isinstance(model, Translator) else folder.load_as(Translator, model)
     return translator.evaluate(read_pairs(data, source=source, target=target), options, references)
 
 
@@ -112,4 +117,4 @@ def look(model: Translator | str | Path, text: str, target: str | None = None) -
     Returns:
         The maps, which show themselves in a notebook.
     """
-    return _look(model if isinstance(model, Translator) else folder.load(model), text, target)
+    return _look(model if isinstance(model, Translator) else folder.load_as(Translator, model), text, target)

@@ -38,7 +38,7 @@ def trained_transformer(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="session")
 def translator(trained: Trained) -> Translator:
-    return folder.load(trained.out)
+    return folder.load_as(Translator, trained.out)
 
 
 @pytest.fixture(scope="session")

@@ -7,13 +7,17 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from regard.cli.options import Device, Json, Model, Source, Target, check_model_path, decoding, write_json
+from regard.errors import UsageError
 
 
 def evaluate(
     model: Model,
     *,
     data: Annotated[
-        str, Parameter(help="Pairs with the right answers; - reads TSV from standard input.", allow_leading_hyphen=True)
+        str,
+        Parameter(
+            help="Pairs with the right answers (- reads TSV from standard input); or texts.", allow_leading_hyphen=True
+        ),
     ],
     source: Source = None,
     target: Target = None,
@@ -26,20 +30,31 @@ def evaluate(
     json: Json = False,
     device: Device = "auto",
 ) -> None:
-    """Score a model on pairs: BLEU, chrF, exact match, token error rate, each with its signature."""
-    from regard.data import read_pairs
-    from regard.tasks import folder
-    from regard.training import hardware
+    """Score a model, each metric with its signature.
 
-    translator = folder.load(check_model_path(model), hardware.choose(device))
-    options = decoding(
-        translator.options, beam=beam, n_best=None, length_penalty=length_penalty, max_extra_tokens=max_extra_tokens
-    )
-    evaluated = translator.evaluate(read_pairs(data, source=source, target=target), options, references)
-    how = f"|beam:{options.beam}|lp:{options.length_penalty}"
+    On pairs BLEU, chrF, exact match and token error rate; a language model on texts: bits per byte and perplexity.
+    """
+    import regard
+    from regard.data import read_pairs
+    from regard.data.documents import read_documents
+    from regard.tasks.generator import Generator
+    from regard.tasks.translator import Translator
+
+    loaded = regard.load(check_model_path(model), device)
+    how = ""
+    if isinstance(loaded, Generator):
+        measures = loaded.evaluate(list(read_documents(data)))
+    elif isinstance(loaded, Translator):
+        options = decoding(
+            loaded.options, beam=beam, n_best=None, length_penalty=length_penalty, max_extra_tokens=max_extra_tokens
+        )
+        measures = loaded.evaluate(read_pairs(data, source=source, target=target), options, references).measures
+        how = f"|beam:{options.beam}|lp:{options.length_penalty}"
+    else:
+        raise UsageError("this model writes nothing that could be scored", where=model, mend="use regard embed")
     if json:
-        values = {name: one.value for name, one in evaluated.measures.items()}
-        write_json({**values, "signatures": {name: one.signature + how for name, one in evaluated.measures.items()}})
+        values = {name: one.value for name, one in measures.items()}
+        write_json({**values, "signatures": {name: one.signature + how for name, one in measures.items()}})
         return
-    for name, one in evaluated.measures.items():
+    for name, one in measures.items():
         print(f"{name:17} {one.value:8.4f}  {one.signature}{how}")

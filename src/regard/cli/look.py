@@ -34,9 +34,10 @@ def look(
         check_text(target, "target")
     from regard.looking.seq2seq import look as maps_of
     from regard.tasks import folder
+    from regard.tasks.translator import Translator
     from regard.training import hardware
 
-    translator = folder.load(check_model_path(model), hardware.choose(device))
+    translator = folder.load_as(Translator, check_model_path(model), hardware.choose(device))
     maps = maps_of(translator, text, target, layers)
     maps.save(out)
     print(maps.output)

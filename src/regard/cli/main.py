@@ -35,6 +35,10 @@ VERBS = {
         "Translate standard input, line by line; blank lines stay blank.",
         "translate runs/mine < x.de > y.en",
     ),
+    "generate": (
+        "Go on from each line of standard input.",
+        'generate runs/book --sample --top-p 0.9 <<< "In the beginning"',
+    ),
     "embed": (
         "Give each line of standard input a vector, as JSON.",
         "embed all-MiniLM-L6-v2 < texts.txt > vectors.jsonl",

@@ -7,24 +7,35 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from regard.cli.options import Device, Json, Model, Source, Target, check_model_path, write_json, write_line
+from regard.errors import UsageError
 
 
 def score(
     model: Model,
     *,
-    data: Annotated[str, Parameter(help="Pairs; - reads TSV from standard input.", allow_leading_hyphen=True)],
+    data: Annotated[
+        str, Parameter(help="Pairs (- reads TSV from standard input); or texts.", allow_leading_hyphen=True)
+    ],
     source: Source = None,
     target: Target = None,
     json: Json = False,
     device: Device = "auto",
 ) -> None:
-    """Print the natural-log probability of each target given its source, end included, no length penalty."""
+    """Print the natural-log probability of each target given its source, or of each text; ends included."""
+    import regard
     from regard.data import read_pairs
-    from regard.tasks import folder
-    from regard.training import hardware
+    from regard.data.documents import read_documents
+    from regard.tasks.generator import Generator
+    from regard.tasks.translator import Translator
 
-    translator = folder.load(check_model_path(model), hardware.choose(device))
-    for logprob, tokens in translator.score(read_pairs(data, source=source, target=target)):
+    loaded = regard.load(check_model_path(model), device)
+    if isinstance(loaded, Generator):
+        scores = loaded.score(list(read_documents(data)))
+    elif isinstance(loaded, Translator):
+        scores = loaded.score(read_pairs(data, source=source, target=target))
+    else:
+        raise UsageError("this model gives texts no probability", where=model, mend="use regard embed")
+    for logprob, tokens in scores:
         if json:
             write_json({"logprob": logprob, "tokens": tokens})
         else:

@@ -12,22 +12,28 @@ from regard.cli.options import Device, Source, Target
 from regard.errors import UsageError
 
 # What each task takes, for --list; the help must not wait for torch.
-TASKS = {"translate": "pairs of texts: sentences and translations, words and their sounds"}
+TASKS = {
+    "translate": "pairs of texts: sentences and translations, words and their sounds",
+    "lm": "texts: a model that goes on from a beginning",
+}
 
 
 def train(
-    task: Annotated[str | None, Parameter(help="What to train for: translate.")] = None,
+    task: Annotated[str | None, Parameter(help="What to train for: translate, lm.")] = None,
     *,
     data: Annotated[
         str | None,
-        Parameter(help="Training pairs: .tsv, .csv, .jsonl, .parquet, train.de,train.en, or catalogue:NAME."),
+        Parameter(
+            help="Training data: pairs as .tsv, .csv, .jsonl, .parquet or train.de,train.en; texts as .txt, .jsonl or "
+            "a folder; or catalogue:NAME."
+        ),
     ] = None,
     out: Annotated[
         Path | None, Parameter(help="The run's folder. The same command goes on where it was stopped.")
     ] = None,
     recipe: Annotated[str | None, Parameter(help="A recipe's name, or a YAML file.")] = None,
-    dev: Annotated[str | None, Parameter(help="Development pairs; left out, a part of the training pairs.")] = None,
-    test: Annotated[str | None, Parameter(help="Test pairs; left out, a part of the training pairs.")] = None,
+    dev: Annotated[str | None, Parameter(help="Development data; left out, a part of the training data.")] = None,
+    test: Annotated[str | None, Parameter(help="Test data; left out, a part of the training data.")] = None,
     source: Source = None,
     target: Target = None,
     set_: Annotated[
@@ -59,8 +65,7 @@ def train(
     from regard.training import run
 
     result = run.run(resolved, out, device=device, quiet=quiet, command=["regard", *sys.argv[1:]])
-    monitor = resolved.settings.evaluation.monitor
-    metric = "bleu" if monitor == "loss" else monitor
+    metric = result.metric
     print(f"{metric} {result.scores[metric]:.4f} on held-out data")
     for name, scores in result.scores["baselines"].items():
         if metric in scores:

@@ -47,9 +47,10 @@ def translate(
     if batch < 1:
         raise UsageError(f"--batch is {batch}", mend="give at least 1")
     from regard.tasks import folder
+    from regard.tasks.translator import Translator
     from regard.training import hardware
 
-    translator = folder.load(check_model_path(model), hardware.choose(device))
+    translator = folder.load_as(Translator, check_model_path(model), hardware.choose(device))
     options = decoding(
         translator.options,
         beam=beam,

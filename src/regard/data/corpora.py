@@ -238,14 +238,9 @@ def read_verses(path: Path, language: str) -> Cleaned:
         FormatError: The file is no such database.
     """
     verses: dict[tuple[int, int, int], dict[str, str]] = defaultdict(dict)
-    query = "SELECT bNumber, cNumber, vNumber, vText FROM bible WHERE bbName = ? ORDER BY bNumber, cNumber, vNumber"
-    try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as database:
-            for code, version in VERSIONS.items():
-                for book, chapter, verse, text in database.execute(query, (version,)):
-                    verses[book, chapter, verse][code] = _clean_verse(text, code, book, chapter)
-    except sqlite3.Error as error:
-        raise FormatError(f"not the database of verses ({error})", where=str(path)) from None
+    for code, version in VERSIONS.items():
+        for book, chapter, verse, text in _rows(path, version):
+            verses[book, chapter, verse][code] = _clean_verse(text, code, book, chapter)
     kept = {
         place: texts
         for place, texts in verses.items()
@@ -261,6 +256,37 @@ def read_verses(path: Path, language: str) -> Cleaned:
         "are in one group, and a verse is in the same part for all three languages.",
     ]
     return _corpus([(texts["en"], texts[language]) for texts in kept.values()], keys, notes)
+
+
+def read_chapters(path: Path) -> Cleaned:
+    """Read the chapters of the World English Bible, a verse a line.
+
+    Args:
+        path: The SQLite file.
+
+    Returns:
+        For each chapter its place (book and chapter) and its text; the place is the group.
+
+    Raises:
+        FormatError: The file is no such database.
+    """
+    chapters: dict[tuple[int, int], list[str]] = defaultdict(list)
+    for book, chapter, _, text in _rows(path, VERSIONS["en"]):
+        if verse := _clean_verse(text, "en", book, chapter):
+            chapters[book, chapter].append(verse)
+    texts = [(f"{book} {chapter}", "\n".join(verses)) for (book, chapter), verses in chapters.items()]
+    note = f"{len(texts):,} chapters of {sum(map(len, chapters.values())):,} verses, a verse a line."
+    return _corpus(texts, [place for place, _ in texts], [note])
+
+
+def _rows(path: Path, version: str) -> list[tuple[int, int, int, str]]:
+    """Read one version: book, chapter, verse, text."""
+    query = "SELECT bNumber, cNumber, vNumber, vText FROM bible WHERE bbName = ? ORDER BY bNumber, cNumber, vNumber"
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as database:
+            return database.execute(query, (version,)).fetchall()
+    except sqlite3.Error as error:
+        raise FormatError(f"not the database of verses ({error})", where=str(path)) from None
 
 
 def _clean_verse(text: str, code: str, book: int, chapter: int) -> str:

@@ -61,6 +61,7 @@ class Tokenizer:
             raise FormatError(f"the tokenizer has no {START} or no {END}")
         self.start_id: int = start
         self.end_id: int = end
+        self.end_ids: tuple[int, ...] = (end,)
         self.vocab_size: int = inner.get_vocab_size()
         if {*inner.get_vocab().values()} != {*range(self.vocab_size)}:
             raise FormatError(f"the tokenizer's {self.vocab_size} tokens are not numbered from 0 without a gap")

@@ -19,11 +19,16 @@ class DecodeOptions:
         n_best: Outputs given for each input, at most ``beam``.
         length_penalty: α of ((5 + length) / 6)^α, by which log-probabilities are divided to compare lengths; 0 compares
             them as they are (Wu et al. 2016, §7, equation 14).
-        max_extra_tokens: Outputs have at most as many tokens as the input and this many more, the end not counted.
+        max_extra_tokens: An output has at most as many tokens as the input and this many more, the end not counted;
+            what goes on from a prompt, at most this many.
         sample: Draw each token instead of taking the best.
         temperature: Logits are divided by it before drawing; below 1 sharpens.
         top_k: Draw among the k most probable; 0 for all.
         top_p: Draw among the most probable that together reach this probability.
+        min_p: Draw among those at least this times as probable as the best (Nguyen et al. 2024).
+        repetition_penalty: The score of a token that is in the prompt or the output already is divided by this where it
+            is positive, multiplied where it is negative; 1 changes nothing (Keskar et al. 2019, §4.1).
+        stop: Texts that end an output; they are cut off.
         seed: Of the draws; the same input at the same place draws the same in any batch.
     """
 
@@ -35,6 +40,9 @@ class DecodeOptions:
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    stop: tuple[str, ...] = ()
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -63,6 +71,13 @@ class DecodeOptions:
             ),
             (self.top_k >= 0, f"top_k is {self.top_k}", "give a count, or 0 for all"),
             (0 < self.top_p <= 1, f"top_p is {self.top_p}", "give a probability above 0"),
+            (0 <= self.min_p <= 1, f"min_p is {self.min_p}", "give a share from 0 to 1"),
+            (
+                0 < self.repetition_penalty < math.inf,
+                f"repetition_penalty is {self.repetition_penalty}",
+                "give a number above 0, 1 for none",
+            ),
+            (all(self.stop), "an empty text in stop", "leave it out"),
             (not (self.sample and self.beam > 1), f"sampling with beam {self.beam}", "sample with beam 1"),
             (0 <= self.seed < 2**63, f"seed is {self.seed}", "give 0 to 2^63 - 1"),
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.attention import Segments
 from regard.decoding.options import DecodeOptions
 from regard.errors import NumericError
-from regard.models.interface import EncoderDecoder
+from regard.models.interface import EncoderDecoder, LanguageModel
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,18 @@ def penalty(length: int, alpha: float) -> float:
 
 @torch.inference_mode()
 def decode(
-    model: EncoderDecoder,
+    model: EncoderDecoder | LanguageModel,
     source_M: Tensor,
     segments: Segments,
     *,
-    start_id: int,
-    end_id: int,
+    start_id: int | Tensor,
+    end_id: int | Sequence[int],
     options: DecodeOptions,
     places: Sequence[int] | None = None,
+    limits: Sequence[int] | None = None,
+    prompts: Sequence[Sequence[int]] | None = None,
+    is_over: Callable[[list[int]], bool] | None = None,
+    listen: Callable[[int, int], None] | None = None,
 ) -> list[list[Hypothesis]]:
     """Decode a batch of sources.
 
@@ -65,12 +69,16 @@ def decode(
 
     Args:
         model: What decodes; in evaluation mode.
-        source_M: int64, source tokens of all sources.
+        source_M: int64, source tokens of all sources; of a language model's prompts, all but the last token of each.
         segments: Which belong together.
-        start_id: Token that every output starts from.
-        end_id: Token that ends an output.
+        start_id: Token that every output starts from; or int64, one for each source: the last token of a prompt.
+        end_id: Token that ends an output, or several.
         options: How outputs are chosen.
         places: Place of each source in the user's input, for the draws; None numbers them from 0.
+        limits: Tokens of each output at most; None is the source's length and ``max_extra_tokens``.
+        prompts: Tokens of each prompt, for the repetition penalty.
+        is_over: Says of an output's tokens whether they end it, as a stop text does; the last of them counts.
+        listen: Told each token of each source's only beam as it is chosen: the source's index, and the token.
 
     Returns:
         For each source up to ``n_best`` hypotheses, best first.
@@ -78,12 +86,17 @@ def decode(
     Raises:
         NumericError: The model gives scores that are not numbers.
     """
-    room = model.max_target_tokens
-    limits = (length + options.max_extra_tokens for length in segments.lengths)
-    sources = [_Source(limit if room is None else min(limit, room)) for limit in limits]
+    if limits is None:
+        room = model.max_target_tokens if isinstance(model, EncoderDecoder) else None
+        limits = [length + options.max_extra_tokens for length in segments.lengths]
+        limits = limits if room is None else [min(limit, room) for limit in limits]
+    sources = [_Source(limit) for limit in limits]
     if not sources:
         return []
-    search = _Search(model, source_M, segments, start_id, end_id, options, places or range(len(sources)), sources)
+    first_B = torch.as_tensor(start_id, device=source_M.device).expand(len(sources))
+    end_ids = (end_id,) if isinstance(end_id, int) else tuple(end_id)
+    search = _Search(model, source_M, segments, first_B, end_ids, options, places or range(len(sources)), sources)
+    search.prompts, search.is_over, search.listen = prompts, is_over, listen
     while search.alive:
         search.step()
     ranked = (sorted(source.done, key=lambda h: -h.score) for source in sources)
@@ -95,20 +108,23 @@ class _Search:
 
     def __init__(
         self,
-        model: EncoderDecoder,
+        model: EncoderDecoder | LanguageModel,
         source_M: Tensor,
         segments: Segments,
-        start_id: int,
-        end_id: int,
+        first_B: Tensor,
+        end_ids: tuple[int, ...],
         options: DecodeOptions,
         places: Sequence[int],
         sources: list[_Source],
     ) -> None:
-        self.model, self.options, self.end_id, self.places, self.sources = model, options, end_id, places, sources
+        self.model, self.options, self.end_ids, self.places, self.sources = model, options, end_ids, places, sources
+        self.prompts: Sequence[Sequence[int]] | None = None
+        self.is_over: Callable[[list[int]], bool] | None = None
+        self.listen: Callable[[int, int], None] | None = None
         self.state = model.start(source_M, segments, options.beam)
         self.alive = list(range(len(sources)))
         count, beam = len(sources), options.beam
-        self.last_R = source_M.new_full((count * beam,), start_id)
+        self.last_R = first_B.repeat_interleave(beam)
         # Tokens and log-probabilities of each prefix. All but one beam start impossible, so that the first step does
         # not find the same continuation K times.
         self.tokens_BKT = np.zeros((count, beam, 0), np.int64)
@@ -118,6 +134,8 @@ class _Search:
     def step(self) -> None:
         """Read the newest tokens, choose the next ones, set finished ones aside."""
         logits_RV, self.state = self.model.step(self.last_R, self.state)
+        if self.options.repetition_penalty != 1.0:
+            logits_RV = self._penalized(logits_RV)
         # In float64, so that adding up hundreds of steps rounds the same in any batch.
         logp_RV = logits_RV.double().log_softmax(-1)
         token_BC, beam_BC, logprob_BC = self._draw(logp_RV) if self.options.sample else self._best(logp_RV)
@@ -139,10 +157,13 @@ class _Search:
             ):
                 if logprob == -np.inf:
                     continue
-                if token == self.end_id:
+                stopped = length < source.limit and self._stops(place, parent, token)
+                if token in self.end_ids or stopped:
                     ended_here.add(parent)
                     if rank < beam and len(source.done) < beam:
-                        self._finish(source, self.tokens_BKT[place, parent], logprob, True)
+                        tokens = self.tokens_BKT[place, parent]
+                        self._finish(source, np.append(tokens, token) if stopped else tokens, logprob, True)
+                        self._tell(place, token if stopped else None)
                 elif len(next_tokens) < beam:
                     next_tokens.append(token)
                     next_parents.append(parent)
@@ -154,16 +175,40 @@ class _Search:
                 continue
             missing = beam - len(next_tokens)
             kept_B.append(place)
-            tokens_BK.append(next_tokens + [self.end_id] * missing)
+            self._tell(place, next_tokens[0])
+            tokens_BK.append(next_tokens + [next_tokens[0]] * missing)
             parents_BK.append(next_parents + [0] * missing)
             logprob_BK.append(next_logprobs + [-np.inf] * missing)
         self._go_on(kept_B, tokens_BK, parents_BK, logprob_BK)
 
+    def _stops(self, place: int, parent: int, token: int) -> bool:
+        """Whether a token that is no end ends its output all the same."""
+        return (
+            self.is_over is not None
+            and token not in self.end_ids
+            and self.is_over([*self.tokens_BKT[place, parent].tolist(), int(token)])
+        )
+
+    def _tell(self, place: int, token: int | None) -> None:
+        if self.listen is not None and token is not None and self.options.beam == 1:
+            self.listen(self.alive[place], int(token))
+
+    def _penalized(self, logits_RV: Tensor) -> Tensor:
+        """Make tokens that were there before less likely."""
+        beam, factor = self.options.beam, self.options.repetition_penalty
+        seen_RV = torch.zeros_like(logits_RV, dtype=torch.bool)
+        for place, number in enumerate(self.alive):
+            prompt = [] if self.prompts is None else self.prompts[number]
+            for row, tokens in enumerate(self.tokens_BKT[place], place * beam):
+                seen_RV[row, torch.tensor([*prompt, *tokens.tolist()], dtype=torch.int64)] = True
+        return torch.where(seen_RV, torch.where(logits_RV > 0, logits_RV / factor, logits_RV * factor), logits_RV)
+
     def _best(self, logp_RV: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Find the 2 K best continuations of each source: at most K of them end, so K remain."""
+        """Find the (E + 1) K best continuations of each source: at most E K of them end, so K remain."""
         beam, vocabulary = self.options.beam, logp_RV.shape[-1]
+        most = (len(self.end_ids) + 1) * beam + (16 if self.is_over else 0)  # a stop text rarely comes by many tokens
         total_BKV = torch.from_numpy(self.logprob_BK).to(logp_RV.device)[..., None] + logp_RV.unflatten(0, (-1, beam))
-        best_BC = total_BKV.flatten(1).topk(min(2 * beam, beam * vocabulary), sorted=True)
+        best_BC = total_BKV.flatten(1).topk(min(most, beam * vocabulary), sorted=True)
         index_BC = best_BC.indices.cpu().numpy()
         return index_BC % vocabulary, index_BC // vocabulary, best_BC.values.cpu().numpy()
 
@@ -178,7 +223,7 @@ class _Search:
         )
         probability_RV = sorted_RV.values
         before_RV = probability_RV.cumsum(-1) - probability_RV
-        keep_RV = before_RV < options.top_p
+        keep_RV = (before_RV < options.top_p) & (probability_RV >= options.min_p * probability_RV[:, :1])
         if options.top_k:
             keep_RV[:, options.top_k :] = False
         cumulative_RV = (probability_RV * keep_RV).cumsum(-1).cpu().numpy()

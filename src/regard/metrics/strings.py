@@ -6,24 +6,9 @@ BLEU and chrF are sacreBLEU's, with its signature. The other two suit short outp
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from regard.errors import DataError
-
-
-@dataclass(frozen=True)
-class Measure:
-    """A metric's value.
-
-    Attributes:
-        name: ``bleu``, ``chrf``, ``exact_match`` or ``token_error_rate``.
-        value: BLEU and chrF from 0 to 100; the rates as fractions.
-        signature: What was computed, precisely enough to be repeated.
-    """
-
-    name: str
-    value: float
-    signature: str
+from regard.metrics.measure import Measure
 
 
 def edit_distance(hypothesis: Sequence[str], reference: Sequence[str]) -> int:

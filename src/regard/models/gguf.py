@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -37,14 +37,30 @@ T = TypeVar("T")
 _CONTROL = 3  # the format's type of tokens that are no text
 
 
-def read_gguf(path: Path) -> tuple[Llama, Tokenizer]:
+class Loaded(NamedTuple):
+    """What a GGUF file holds.
+
+    Attributes:
+        model: The model in float32.
+        tokenizer: Its tokenizer.
+        start_id: Token before a text; None where the file says that none is added, as it does by default.
+        end_ids: Tokens that end a text.
+    """
+
+    model: Llama
+    tokenizer: Tokenizer
+    start_id: int | None
+    end_ids: tuple[int, ...]
+
+
+def read_gguf(path: Path) -> Loaded:
     """Read a Llama-type model.
 
     Args:
         path: The file.
 
     Returns:
-        The model in float32, and its tokenizer.
+        The model, its tokenizer, and the tokens around a text.
 
     Raises:
         DataError: There is no such file.
@@ -65,7 +81,11 @@ def read_gguf(path: Path) -> tuple[Llama, Tokenizer]:
     config = _config(reader, str(path))
     registry.check_bounds(config, str(path))
     model = build_like(Llama, config, dict(_weights(reader, config, str(path))), path)
-    return cast(Llama, model), _tokenizer(reader, str(path))
+    adds_start = _field(reader, "tokenizer.ggml.add_bos_token", bool, str(path), False)
+    start, end = (_field(reader, f"tokenizer.ggml.{n}_token_id", int, str(path), -1) for n in ("bos", "eos"))
+    ends = (end,) if 0 <= end < config.vocab_size else ()
+    start_id = start if adds_start and 0 <= start < config.vocab_size else None
+    return Loaded(cast(Llama, model), _tokenizer(reader, str(path)), start_id, ends)
 
 
 def _field(reader: GGUFReader, name: str, kind: type[T], where: str, default: T | None = None) -> T:

@@ -168,6 +168,22 @@ def count(values: Mapping[str, Any], name: str, where: str, default: int | None 
     return value
 
 
+def public_family(folder: Path) -> registry.Family:
+    """Say which family a public folder's model is of.
+
+    Args:
+        folder: With config.json.
+
+    Returns:
+        The family.
+
+    Raises:
+        DataError: There is no config.json.
+        FormatError: The family is none that we have.
+    """
+    return _layout_of(read_config(folder / "config.json"), str(folder / "config.json"))[0]
+
+
 def read_folder(folder: Path) -> tuple[str, nn.Module, list[str]]:
     """Build a model from a public folder.
 

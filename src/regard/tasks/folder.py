@@ -6,10 +6,10 @@ before anything is built.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,14 +17,16 @@ from torch import Tensor
 from regard import settings
 from regard.data.tokenizer import Tokenizer
 from regard.decoding import DecodeOptions
-from regard.errors import CheckpointError, ConfigError, DataError, FormatError
+from regard.errors import CheckpointError, ConfigError, DataError, FormatError, UsageError
 from regard.files import json_bytes, read_config, reading, write_aside
-from regard.models.interface import EncoderDecoder
+from regard.models.interface import EncoderDecoder, LanguageModel
 from regard.models.registry import check_bounds, families, family
 from regard.models.weights import build_like, gather, read_tensors, write_tensors
-from regard.tasks.pairs import PairTokenizer
+from regard.tasks.generator import Generator
+from regard.tasks.pairs import SHARED, SIDES, PairTokenizer
 from regard.tasks.translator import Translator
 
+P = TypeVar("P", Translator, Generator)
 FORMAT = 1
 MODEL_TYPE = "regard"
 CONFIG_CAP_BYTES = 1 << 20
@@ -48,80 +50,62 @@ class FolderConfig:
 
     model_type: Literal["regard"]
     format: int
-    task: Literal["translate"]
+    task: str
     family: str
     settings: dict[str, Any]
     max_tokens: int
-    references: Literal["line", "source"]
+    references: Literal["line", "source"] = "line"
     architectures: tuple[str, ...] = ()
     dtype: str = "float32"
 
 
-def save_tokenizers(folder: Path, tokenizer: PairTokenizer) -> None:
-    """Write tokenizer.json, or one for each side where they differ.
+def save_tokenizers(folder: Path, tokenizers: Mapping[str, Tokenizer]) -> None:
+    """Write tokenizers; what an earlier model left in this folder must not be read as this one's.
 
     Args:
         folder: An existing folder.
-        tokenizer: The tokenizers.
+        tokenizers: By the names of their files.
     """
-    one, two = folder / "tokenizer.json", [folder / "source_tokenizer.json", folder / "target_tokenizer.json"]
-    # What an earlier model left in this folder must not be read as this one's.
-    for stale in two if tokenizer.shared else [one]:
-        stale.unlink(missing_ok=True)
-    if tokenizer.shared:
-        write_aside(one, tokenizer.source.to_json())
-    else:
-        write_aside(two[0], tokenizer.source.to_json())
-        write_aside(two[1], tokenizer.target.to_json())
+    for stale in (SHARED, *SIDES):
+        if stale not in tokenizers:
+            (folder / stale).unlink(missing_ok=True)
+    for name, tokenizer in tokenizers.items():
+        write_aside(folder / name, tokenizer.to_json())
 
 
-def load_tokenizers(folder: Path) -> PairTokenizer | None:
-    """Read what :func:`save_tokenizers` wrote.
-
-    Args:
-        folder: Where.
-
-    Returns:
-        The tokenizers; None where there is none.
-    """
-    if (folder / "tokenizer.json").exists():
-        both = Tokenizer.read(folder / "tokenizer.json")
-        return PairTokenizer(both, both)
-    names = [folder / "source_tokenizer.json", folder / "target_tokenizer.json"]
-    return PairTokenizer(*map(Tokenizer.read, names)) if all(name.exists() for name in names) else None
-
-
-def save(folder: Path, translator: Translator, weights: Mapping[str, Tensor] | None = None, card: str = "") -> None:
+def save(
+    folder: Path, product: Translator | Generator, weights: Mapping[str, Tensor] | None = None, card: str = ""
+) -> None:
     """Write a model's folder; each file whole or not at all, the weights last.
 
     Args:
         folder: Made where it is missing.
-        translator: The model with its tokenizers.
+        product: The model with its tokenizers.
         weights: Other weights than the model's own; None for its own.
         card: README.md; empty for none.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    model = translator.model
+    model = product.model
     name = next(name for name, known in families().items() if isinstance(model.config, known.config))
     config = FolderConfig(
         model_type="regard",
         format=FORMAT,
-        task="translate",
+        task=product.task,
         family=name,
         settings=settings.plain(model.config),
-        max_tokens=translator.max_tokens,
-        references=translator.references,
+        max_tokens=product.max_tokens,
+        references=product.references if isinstance(product, Translator) else "line",
         architectures=(type(model).__name__,),
     )
-    save_tokenizers(folder, translator.tokenizer)
-    write_aside(folder / "generation_config.json", json_bytes(settings.plain(translator.options)))
+    save_tokenizers(folder, product.tokenizers())
+    write_aside(folder / "generation_config.json", json_bytes(settings.plain(product.options)))
     if card:
         write_aside(folder / "README.md", card)
     write_aside(folder / "config.json", json_bytes(settings.plain(config)))
     write_tensors(folder / "model.safetensors", gather(model) if weights is None else weights)
 
 
-def load(path: str | Path, device: torch.device | None = None) -> Translator:
+def load(path: str | Path, device: torch.device | None = None) -> Translator | Generator:
     """Load a trained model.
 
     Args:
@@ -157,25 +141,86 @@ def load(path: str | Path, device: torch.device | None = None) -> Translator:
         raise FormatError(f"format {config.format}; this version reads {FORMAT}", where=str(folder), mend=mend)
     if config.max_tokens < 1:
         raise ConfigError(f"max_tokens is {config.max_tokens}", where=str(folder / "config.json"))
-    tokenizer = load_tokenizers(folder)
-    if tokenizer is None:
-        raise DataError("the tokenizer is missing", where=str(folder), mend="give a folder that is whole")
+    if config.task not in _KINDS:
+        raise ConfigError(f"unknown task {config.task[:40]!r}", where=str(folder / "config.json"))
+    kind, finish = _KINDS[config.task]
     known = family(config.family)
-    if not issubclass(known.build, EncoderDecoder):  # type: ignore[arg-type]
-        raise ConfigError(f"a {config.family} does not translate", where=str(folder / "config.json"))
+    if not issubclass(known.build, kind):  # type: ignore[arg-type]
+        raise ConfigError(f"a {config.family} is no model for {config.task}", where=str(folder / "config.json"))
     model_config = settings.build(known.config, config.settings, f"{folder / 'config.json'}: settings")
     check_bounds(model_config, str(folder / "config.json"))
-    sizes = tokenizer.source.vocab_size, tokenizer.target.vocab_size
-    if (model_config.source_vocab_size, model_config.target_vocab_size) != sizes:
-        raise CheckpointError(f"the tokenizers have {sizes} tokens, the model other vocabularies", where=str(folder))
     options = settings.build(
         DecodeOptions,
         read_config(folder / "generation_config.json", CONFIG_CAP_BYTES),
         str(folder / "generation_config.json"),
     )
-    tensors = read_tensors(folder / "model.safetensors")
-    model: EncoderDecoder = build_like(known.build, model_config, tensors, folder)  # type: ignore[assignment]
-    return Translator(model, tokenizer, options, config.max_tokens, config.references, device)
+
+    def build() -> Any:
+        return build_like(known.build, model_config, read_tensors(folder / "model.safetensors"), folder)
+
+    return finish(folder, config, model_config, options, build, device)
+
+
+def load_as(kind: type[P], path: str | Path, device: torch.device | None = None) -> P:
+    """Load a trained model of one kind.
+
+    Args:
+        kind: What it has to be.
+        path: A run's folder, or the model folder in it.
+        device: Where it is to run; None is the CPU.
+
+    Returns:
+        The model with its tokenizers.
+
+    Raises:
+        UsageError: It is of another kind.
+    """
+    product = load(path, device)
+    if not isinstance(product, kind):
+        verbs = " or ".join(f"regard {verb}" for verb in product.verbs)
+        raise UsageError(f"a model for the task {product.task!r}", where=str(path), mend=f"use it with {verbs}")
+    return product
+
+
+def _translator(
+    folder: Path,
+    config: FolderConfig,
+    model_config: Any,
+    options: DecodeOptions,
+    build: Callable[[], Any],
+    device: torch.device | None,
+) -> Translator:
+    tokenizer = PairTokenizer.read(folder)
+    if tokenizer is None:
+        raise DataError("the tokenizer is missing", where=str(folder), mend="give a folder that is whole")
+    sizes = tokenizer.source.vocab_size, tokenizer.target.vocab_size
+    if (model_config.source_vocab_size, model_config.target_vocab_size) != sizes:
+        raise CheckpointError(f"the tokenizers have {sizes} tokens, the model other vocabularies", where=str(folder))
+    return Translator(build(), tokenizer, options, config.max_tokens, config.references, device)
+
+
+def _generator(
+    folder: Path,
+    config: FolderConfig,
+    model_config: Any,
+    options: DecodeOptions,
+    build: Callable[[], Any],
+    device: torch.device | None,
+) -> Generator:
+    if not (folder / SHARED).exists():
+        raise DataError("the tokenizer is missing", where=str(folder), mend="give a folder that is whole")
+    tokenizer = Tokenizer.read(folder / SHARED)
+    if model_config.vocab_size != tokenizer.vocab_size:
+        sizes = f"the tokenizer has {tokenizer.vocab_size} tokens, the model {model_config.vocab_size}"
+        raise CheckpointError(sizes, where=str(folder))
+    return Generator(build(), tokenizer, options, config.max_tokens, device)
+
+
+# What each task's folder holds: the kind of model, and what is made of it.
+_KINDS: dict[str, tuple[type, Callable[..., Any]]] = {
+    Translator.task: (EncoderDecoder, _translator),
+    Generator.task: (LanguageModel, _generator),
+}
 
 
 def model_type(path: str | Path) -> str | None:

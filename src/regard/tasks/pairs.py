@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -14,6 +15,8 @@ from regard.attention import Segments
 from regard.data.examples import Pair
 from regard.data.tokenizer import Kind, Tokenizer
 from regard.errors import ContextError, DataError
+
+SHARED, SIDES = "tokenizer.json", ("source_tokenizer.json", "target_tokenizer.json")
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,26 @@ class PairTokenizer:
             Tokenizer.train(sources, config.source, config.vocab_size, config.min_count),
             Tokenizer.train(targets, config.target, config.vocab_size, config.min_count),
         )
+
+    @staticmethod
+    def read(folder: Path) -> PairTokenizer | None:
+        """Read the tokenizers of a folder.
+
+        Args:
+            folder: Where.
+
+        Returns:
+            The tokenizers; None where there is none.
+        """
+        if (folder / SHARED).exists():
+            both = Tokenizer.read(folder / SHARED)
+            return PairTokenizer(both, both)
+        names = [folder / name for name in SIDES]
+        return PairTokenizer(*map(Tokenizer.read, names)) if all(name.exists() for name in names) else None
+
+    def files(self) -> dict[str, Tokenizer]:
+        """Give the tokenizers by the names of their files: one, or one for each side where they differ."""
+        return {SHARED: self.source} if self.shared else dict(zip(SIDES, (self.source, self.target), strict=True))
 
     @property
     def shared(self) -> bool:

@@ -9,6 +9,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from regard.data.tokenizer import Tokenizer
+from regard.decoding import DecodeOptions
+from regard.metrics.measure import Measure
+
 
 @dataclass(frozen=True)
 class Loss:
@@ -26,15 +30,86 @@ class Loss:
     report: Tensor
 
 
+@dataclass(frozen=True)
+class Evaluated:
+    """Scores and what they were computed from.
+
+    Attributes:
+        measures: By name.
+        sources: Inputs.
+        references: Acceptable outputs of each.
+        outputs: The outputs.
+    """
+
+    measures: dict[str, Measure]
+    sources: list[str]
+    references: list[list[str]]
+    outputs: list[str]
+
+
+class Product(Protocol):
+    """A trained model with all that its use needs.
+
+    Attributes:
+        task: A key of :data:`regard.tasks.registry.TASKS`.
+        model: The model.
+        options: How outputs are chosen.
+        max_tokens: Tokens that are read at once at most.
+    """
+
+    task: str
+    model: Any
+    options: DecodeOptions
+    max_tokens: int
+
+
 class Task(Protocol):
-    """An objective over a data set, as the training loop sees it.
+    """An objective over a data set, as a run sees it; the training loop needs the second half alone.
 
     Attributes:
         criterion: Compares scores with labels, as :func:`cross_entropy` does; training may replace it by its compiled
             form.
         monitor: Name of the validation metric that decides which checkpoint is best.
         higher_is_better: How to read it.
+        counts: What is trained on, in numbers.
+        notes: What is too long for the model, say, and what becomes of it.
+        data_notes: Source, licence and split of the data.
+        digest: Hash of the data, so that a run can tell whether they changed.
+        lengths: Lengths of inputs, in words, at which scores are split; empty for none.
     """
+
+    notes: list[str]
+    data_notes: list[str]
+    lengths: tuple[int, ...]
+
+    @property
+    def counts(self) -> str: ...
+    @property
+    def digest(self) -> str: ...
+
+    def build(self) -> Any:
+        """Build the model, with fresh weights."""
+        ...
+
+    def tokenizers(self) -> dict[str, Tokenizer]:
+        """Give the tokenizers by the names of their files."""
+        ...
+
+    def product(self, model: Any, device: torch.device) -> Any:
+        """Put a model together with what its use needs."""
+        ...
+
+    def test(self, product: Any) -> Evaluated:
+        """Score the test part."""
+        ...
+
+    def baselines(self, evaluated: Evaluated) -> dict[str, dict[str, Measure]]:
+        """Score what can be had without a trained model, on the same inputs."""
+        ...
+
+    def signature(self) -> str:
+        """Say what the scores depend on besides the model."""
+        ...
 
     criterion: Callable[..., Loss]
 

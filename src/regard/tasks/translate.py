@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from regard.data.batching import Order, like_lengths
+from regard.data.tokenizer import Tokenizer
 from regard.decoding import DecodeOptions
 from regard.errors import ConfigError
-from regard.metrics.strings import Measure, measure
+from regard.metrics.measure import Measure
+from regard.metrics.strings import measure
 from regard.models.interface import EncoderDecoder
 from regard.tasks.baselines import Lexicon, copy_source
-from regard.tasks.corpus import Corpus, PairData
+from regard.tasks.corpus import Corpus, PairData, read_corpus
 from regard.tasks.pairs import PairBatch, PairTokenizer, TokenizerConfig
-from regard.tasks.task import Loss, cross_entropy
-from regard.tasks.translator import Evaluated, Translator, evaluating, grouped, hidden
+from regard.tasks.task import Evaluated, Loss, cross_entropy
+from regard.tasks.translator import Translator, build_model, evaluating, grouped, hidden
 
 
 @dataclass(frozen=True)
@@ -120,8 +123,57 @@ class TranslateTask:
         }
         self.notes = [f"{count:,} {what.format(limit)}." for what, count in counts.items() if count]
         self.criterion: Callable[..., Loss] = cross_entropy
-        self.monitor = config.evaluation.monitor
+        self.monitor: str = config.evaluation.monitor
+        self.data_notes, self.lengths = corpus.notes, config.evaluation.lengths
         self.higher_is_better = self.monitor not in ("loss", "token_error_rate")
+
+    @staticmethod
+    def prepare(config: TranslateConfig, seed: int, folder: Path, is_new: bool) -> TranslateTask:
+        """Read and split the pairs, and fit the tokenizers; a resumed run finds those in its folder.
+
+        Args:
+            config: The settings.
+            seed: Of the split and of the order of batches.
+            folder: The run's folder.
+            is_new: Whether nothing of it is there yet.
+
+        Returns:
+            The task.
+        """
+        corpus = read_corpus(config.data, seed)
+        kept = None if is_new else PairTokenizer.read(folder)
+        tokenizer = kept or PairTokenizer.train(corpus.train, config.tokenizer)
+        return TranslateTask(config, corpus, tokenizer, seed)
+
+    @property
+    def counts(self) -> str:
+        """What is trained on, in numbers."""
+        c, t = self.corpus, self.tokenizer
+        pairs = f"{len(c.train):,} training, {len(c.dev):,} development, {len(c.test):,} test pairs"
+        return f"{pairs}; {t.source.vocab_size:,} source and {t.target.vocab_size:,} target tokens"
+
+    @property
+    def digest(self) -> str:
+        """Hash of all pairs."""
+        return self.corpus.digest()
+
+    def build(self) -> EncoderDecoder:
+        """Build the model."""
+        model = build_model(self.config.model, self.tokenizer, "model")
+        room, most = model.max_target_tokens, self.config.data.max_tokens
+        if room is not None and most > room + 1:
+            what = f"data.max_tokens is {most}, the model has positions for {room + 1}"
+            raise ConfigError(what, mend="lower the one or raise model.max_len")
+        return model
+
+    def tokenizers(self) -> dict[str, Tokenizer]:
+        """Give the tokenizers by the names of their files."""
+        return self.tokenizer.files()
+
+    def signature(self) -> str:
+        """Say what the scores depend on besides the model."""
+        decoding = self.config.decoding
+        return f"|beam:{decoding.beam}|lp:{decoding.length_penalty}"
 
     def batch(self, index: int) -> PairBatch:
         """Make a micro-batch, a pure function of (seed, index)."""
@@ -143,7 +195,7 @@ class TranslateTask:
         """Compute the label-smoothed cross-entropy, summed."""
         return self.criterion(model.head(hidden(model, batch)), batch.labels_N, self.config.label_smoothing)
 
-    def translator(self, model: EncoderDecoder, device: torch.device) -> Translator:
+    def product(self, model: EncoderDecoder, device: torch.device) -> Translator:
         """Put the model and its tokenizers together."""
         c = self.config
         return Translator(model, self.tokenizer, c.decoding, c.data.max_tokens, c.evaluation.references, device)
@@ -170,14 +222,14 @@ class TranslateTask:
         # Every k-th input, so that a sorted file is not judged by its beginning.
         stride = max(1, -(-len(sources) // self.config.evaluation.max_dev))
         sources, targets = sources[::stride], targets[::stride]
-        translator = self.translator(model, device)
+        translator = self.product(model, device)
         options = DecodeOptions(max_extra_tokens=self.config.decoding.max_extra_tokens)
         outputs = translator.translate(sources, options)
         return Evaluated(measure(outputs, targets), sources, targets, outputs)
 
-    def test(self, model: EncoderDecoder, device: torch.device) -> Evaluated:
+    def test(self, product: Translator) -> Evaluated:
         """Score the test part with the recipe's decoding; what the model cannot read counts as an empty output."""
-        return self.translator(model, device).evaluate(self.corpus.test, on_long="empty")
+        return product.evaluate(self.corpus.test, on_long="empty")
 
     def baselines(self, evaluated: Evaluated) -> dict[str, dict[str, Measure]]:
         """Score what can be had without a trained model, on the same inputs.

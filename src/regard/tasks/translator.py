@@ -10,17 +10,19 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import nn
 
-from regard import settings
 from regard.attention import Segments
 from regard.data import Pair
 from regard.data.batching import like_lengths
+from regard.data.tokenizer import Tokenizer
 from regard.decoding import DecodeOptions, Hypothesis, decode
-from regard.errors import ConfigError, ContextError, UsageError
-from regard.metrics.strings import Measure, measure
+from regard.errors import ContextError
+from regard.metrics.strings import measure
 from regard.models.interface import EncoderDecoder
-from regard.models.registry import check_bounds, family
+from regard.tasks.building import build
 from regard.tasks.pairs import PairBatch, PairTokenizer
+from regard.tasks.task import Evaluated
 
 
 @dataclass(frozen=True)
@@ -44,23 +46,6 @@ class Translation:
     token_ids: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class Evaluated:
-    """Scores and what they were computed from.
-
-    Attributes:
-        measures: By name.
-        sources: Inputs.
-        references: Acceptable outputs of each.
-        outputs: The outputs.
-    """
-
-    measures: dict[str, Measure]
-    sources: list[str]
-    references: list[list[str]]
-    outputs: list[str]
-
-
 class Translator:
     """A trained model with its tokenizers: what ``regard.load`` gives for pairs.
 
@@ -72,6 +57,9 @@ class Translator:
         references: How :meth:`evaluate` groups lines.
         device: Where it runs.
     """
+
+    task = "translate"
+    verbs = ("translate", "evaluate", "score", "look")
 
     def __init__(
         self,
@@ -85,6 +73,10 @@ class Translator:
         self.device = torch.device("cpu") if device is None else device
         self.model, self.tokenizer = model.to(self.device).eval(), tokenizer
         self.options, self.max_tokens, self.references = options, max_tokens, references
+
+    def tokenizers(self) -> dict[str, Tokenizer]:
+        """Give the tokenizers by the names of their files."""
+        return self.tokenizer.files()
 
     def translate(self, texts: Sequence[str], options: DecodeOptions | None = None) -> list[str]:
         """Write the other side of each text.
@@ -222,7 +214,7 @@ class Translator:
 
 
 @contextmanager
-def evaluating(model: EncoderDecoder) -> Generator[None]:
+def evaluating(model: nn.Module) -> Generator[None]:
     """Put a model into evaluation mode for a while."""
     was = model.training
     model.eval()
@@ -269,18 +261,5 @@ def build_model(model: Mapping[str, Any], tokenizer: PairTokenizer, where: str) 
     Raises:
         ConfigError: The family is unknown or of another kind, or a setting is wrong.
     """
-    known = family(str(model.get("family", "transformer")))
-    values = {key: value for key, value in model.items() if key != "family"}
     sizes = {"source_vocab_size": tokenizer.source.vocab_size, "target_vocab_size": tokenizer.target.vocab_size}
-    for key in sizes:
-        if key in values:
-            raise ConfigError(f"{key} follows from the tokenizer", where=where, mend="leave it out")
-    config = settings.build(known.config, {**sizes, **values}, where)
-    check_bounds(config, where)
-    try:
-        built = known.build(config)
-    except (UsageError, ConfigError) as error:  # settings that do not go together
-        raise ConfigError(error.what, where=error.where or where, mend=error.mend) from error
-    if not isinstance(built, EncoderDecoder):
-        raise ConfigError(f"the family {known.name!r} does not read one text and write another", where=where)
-    return built
+    return build(model, "transformer", sizes, EncoderDecoder, "read one text and write another", where)

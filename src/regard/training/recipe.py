@@ -7,15 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from regard import settings
 from regard.errors import ConfigError, UsageError
-from regard.tasks.translate import TranslateConfig
+from regard.metrics.measure import METRICS
+from regard.tasks.registry import TASKS
 from regard.training.config import TrainingConfig
-
-# What each task's settings are; ``regard train --list`` shows these.
-TASKS: dict[str, type] = {"translate": TranslateConfig}
 
 
 @dataclass(frozen=True)
@@ -32,9 +30,18 @@ class Comparison:
 
     data: str
     system: str
-    metric: Literal["bleu", "chrf", "exact_match", "token_error_rate"]
+    metric: str
     value: float
     note: str
+
+    def __post_init__(self) -> None:
+        """Refuse a metric that there is not.
+
+        Raises:
+            ConfigError: It is unknown.
+        """
+        if self.metric not in METRICS:
+            raise ConfigError(f"unknown metric {self.metric!r}", mend=settings.nearest(self.metric, sorted(METRICS)))
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,7 @@ class Recipe:
     """Settings of a run.
 
     Attributes:
-        task: A name in :data:`TASKS`.
+        task: A name in :data:`regard.tasks.registry.TASKS`.
         settings: The task's own settings.
         training: How the model is trained.
         comparisons: Scores to show beside the run's own.
@@ -124,10 +131,9 @@ def with_data(
     if not isinstance(section, Mapping):
         raise ConfigError(f"data is {section!r}, not a section", mend="write data: and below it train: FILE")
     typed = {"train": train, "dev": dev, "test": test, "source": source, "target": target}
-    own: dict[str, Any] = {**dict.fromkeys(("dev", "test", "source", "target")), "extra": [], "repeat": 1}
+    own = () if train is None else ("dev", "test", "source", "target", "extra", "repeat")
     section = {
-        **section,
-        **({} if train is None else own),
+        **{key: value for key, value in section.items() if key not in own},
         **{key: value for key, value in typed.items() if value is not None},
     }
     if not section.get("train"):
@@ -153,11 +159,11 @@ def resolve(values: Mapping[str, Any], assignments: Sequence[str] = (), where: s
     task = values.pop("task", None)
     if not isinstance(task, str) or task not in TASKS:
         raise ConfigError(f"unknown task {task!r}", where=where, mend=f"choose from {', '.join(TASKS)}")
-    known = {item.name for item in fields(TASKS[task])} | {"training", "comparisons"}
+    known = {item.name for item in fields(TASKS[task].config)} | {"training", "comparisons"}
     for key in values:
         if key not in known:
             raise ConfigError(f"unknown key {key!r}", where=where, mend=settings.nearest(f"{key}", sorted(known)))
     training = settings.build(TrainingConfig, values.pop("training", {}), f"{where}: training")
     comparisons = settings.convert(tuple[Comparison, ...], values.pop("comparisons", ()), f"{where}: comparisons")
-    own = settings.build(TASKS[task], values, where)
+    own = settings.build(TASKS[task].config, values, where)
     return Recipe(task, own, training, tuple(one for one in comparisons if one.data == own.data.train))

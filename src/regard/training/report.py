@@ -7,27 +7,20 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from regard.errors import ContextError
 from regard.looking import ByLength, Curve, Maps, Report, Sample, Score, report_page
 from regard.looking.seq2seq import can_look, look
-from regard.metrics.strings import Measure, measure
-from regard.tasks.translator import Evaluated, Translator
+from regard.metrics.measure import METRICS, Measure
+from regard.metrics.strings import measure
+from regard.tasks.task import Evaluated, Product, Task
+from regard.tasks.translator import Translator
 from regard.training.loop import Standing
 from regard.training.recipe import Recipe
 
 NUM_SAMPLES = 20
 NUM_MAPS = 3
-NAMES = {
-    "bleu": "BLEU",
-    "chrf": "chrF",
-    "exact_match": "exact match",
-    "token_error_rate": "token error rate",
-    "loss": "loss",
-}
-LOWER = ("token_error_rate", "loss")
-FRACTIONS = ("exact_match", "token_error_rate")
 
 
 @dataclass(frozen=True)
@@ -55,7 +48,8 @@ class Facts:
 
 def page(
     recipe: Recipe,
-    translator: Translator,
+    task: Task,
+    product: Product,
     evaluated: Evaluated,
     baselines: dict[str, dict[str, Measure]],
     standing: Standing,
@@ -66,7 +60,8 @@ def page(
 
     Args:
         recipe: The resolved settings.
-        translator: The final model.
+        task: What it was trained on.
+        product: The final model.
         evaluated: Its scores on the test part.
         baselines: Others' scores on the same inputs.
         standing: Where training ended.
@@ -76,9 +71,9 @@ def page(
     Returns:
         The page.
     """
-    first = recipe.settings.evaluation.monitor
+    first = task.monitor
     order = sorted(evaluated.measures, key=lambda name: name != first)
-    maps = _maps(translator, evaluated.sources[:NUM_MAPS])
+    maps = _maps(product, evaluated.sources[:NUM_MAPS])
     data = {"size": facts.counts, **{f"note {i}": note for i, note in enumerate(facts.data_notes, 1)}}
     how = f"The final model is the mean of the weights after steps {', '.join(map(str, averaged))}."
     return report_page(
@@ -92,10 +87,10 @@ def page(
             curves=_curves(facts.log, standing, first),
             scores=[_score(evaluated.measures[name], "this model") for name in order],
             baselines=[
-                *(_score(of[name], system) for system, of in baselines.items() for name in order),
+                *(_score(of[name], system) for system, of in baselines.items() for name in order if name in of),
                 *(_score(Measure(c.metric, c.value, c.note), c.system) for c in recipe.comparisons),
             ],
-            by_length=_by_length(recipe, evaluated, first),
+            by_length=_by_length(task, evaluated, first),
             samples=_samples(evaluated, first),
             maps=maps,
             notes=[how, f"Training took {standing.step:,} steps over {standing.tokens:,} real tokens."],
@@ -104,19 +99,21 @@ def page(
     )
 
 
-def _maps(translator: Translator, sources: Sequence[str]) -> list[Maps]:
+def _maps(product: Product, sources: Sequence[str]) -> list[Maps]:
     """Look at some inputs; an output that a poor model wrote beyond the context cannot be read again: left out."""
-    found = []
-    for source in sources if can_look(translator) else []:
+    found: list[Maps] = []
+    if not isinstance(product, Translator) or not can_look(product):
+        return found
+    for source in sources:
         with suppress(ContextError):
-            found.append(look(translator, source))
+            found.append(look(product, source))
     return found
 
 
 def _score(one: Measure, system: str) -> Score:
-    better: Literal["higher", "lower"] = "lower" if one.name in LOWER else "higher"
-    value, unit = (100 * one.value, "%") if one.name in FRACTIONS else (one.value, "")
-    return Score(NAMES[one.name], value, unit, one.signature, system, better)
+    metric = METRICS[one.name]
+    value, unit = (100 * one.value, "%") if metric.is_fraction else (one.value, "")
+    return Score(metric.title, value, unit, one.signature, system, metric.better)
 
 
 def _curves(log: Path, standing: Standing, monitor: str) -> list[Curve]:
@@ -134,21 +131,21 @@ def _curves(log: Path, standing: Standing, monitor: str) -> list[Curve]:
     at = [v["step"] for v in standing.validations]
     curves.append(Curve("development", at, [v["loss"] for v in standing.validations], "loss per token"))
     if monitor != "loss":
-        scale, unit = (100, " in %") if monitor in FRACTIONS else (1, "")
+        scale, unit = (100, " in %") if METRICS[monitor].is_fraction else (1, "")
         values = [scale * v[monitor] for v in standing.validations]
-        curves.append(Curve("development, greedy", at, values, f"{NAMES[monitor]}{unit}"))
+        curves.append(Curve("development, greedy", at, values, f"{METRICS[monitor].title}{unit}"))
     return curves
 
 
-def _by_length(recipe: Recipe, evaluated: Evaluated, metric: str) -> list[ByLength]:
-    edges = recipe.settings.evaluation.lengths
+def _by_length(task: Task, evaluated: Evaluated, metric: str) -> list[ByLength]:
+    edges = task.lengths
     if not edges or metric == "loss":
         return []
     scores = by_length(evaluated, edges)
-    scale, unit = (100, " in %") if metric in FRACTIONS else (1, "")
+    scale, unit = (100, " in %") if METRICS[metric].is_fraction else (1, "")
     values = [None if one is None else scale * one[metric].value for _, _, one in scores]
     bins, counts = [name for name, _, _ in scores], [count for _, count, _ in scores]
-    return [ByLength(f"{NAMES[metric]}{unit}", bins, counts, {"this model": values})]
+    return [ByLength(f"{METRICS[metric].title}{unit}", bins, counts, {"this model": values})]
 
 
 def by_length(evaluated: Evaluated, edges: tuple[int, ...]) -> list[tuple[str, int, dict[str, Measure] | None]]:
@@ -182,7 +179,7 @@ def _samples(evaluated: Evaluated, metric: str) -> list[Sample]:
         evaluated.outputs[:NUM_SAMPLES],
         strict=True,
     ):
-        mark = ("right" if output in references else "wrong") if metric in FRACTIONS else ""
+        mark = ("right" if output in references else "wrong") if METRICS[metric].is_fraction else ""
         samples.append(Sample(source, " / ".join(references), output, mark))
     return samples
 
@@ -198,7 +195,8 @@ def card(recipe: Recipe, scores: dict[str, Any], facts: Facts) -> str:
         "| --- | --- | --- |",
     ]
     lines += [
-        f"| {NAMES[name]} | {scores[name]:.4f} | `{signature}` |" for name, signature in scores["signatures"].items()
+        f"| {METRICS[name].title} | {scores[name]:.4f} | `{signature}` |"
+        for name, signature in scores["signatures"].items()
     ]
     lines += ["", "Data:", "", f"- {facts.counts}", *(f"- {note}" for note in facts.data_notes)]
     lines += ["", f"Hardware: {facts.hardware}.", "", f"Made by `{facts.command}`; task {recipe.task}.", ""]

@@ -14,18 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from regard import settings
-from regard.errors import ConfigError, ResourceError, UsageError
+from regard.errors import ResourceError, UsageError
 from regard.files import json_bytes, locked, write_aside
-from regard.metrics.strings import Measure
-from regard.models.interface import EncoderDecoder
+from regard.metrics.measure import Measure
 from regard.models.weights import fit
 from regard.tasks import folder
-from regard.tasks.corpus import read_corpus
-from regard.tasks.pairs import PairTokenizer
-from regard.tasks.translate import TranslateTask
-from regard.tasks.translator import Evaluated, Translator, build_model
+from regard.tasks.registry import TASKS
+from regard.tasks.task import Evaluated, Task
 from regard.training import hardware, report
 from regard.training.loop import Standing, Trainer
 from regard.training.progress import Progress
@@ -39,14 +37,16 @@ class Result:
 
     Attributes:
         folder: The run's folder.
-        translator: The final model.
+        model: The final model, ready to be used.
         scores: Metrics of the test part, and ``baselines``, as in scores.json.
+        metric: The metric that matters most among the scores.
         standing: Where training ended.
     """
 
     folder: Path
-    translator: Translator
+    model: Any
     scores: dict[str, Any]
+    metric: str
     standing: Standing
 
 
@@ -76,32 +76,21 @@ def run(
         hardware.threads_kept(),
         Progress(recipe.training.max_steps, recipe.training.max_seconds, quiet) as progress,
     ):
-        corpus = read_corpus(recipe.settings.data, recipe.training.seed)
-        counts = f"{len(corpus.train):,} training, {len(corpus.dev):,} development, {len(corpus.test):,} test pairs"
-        # A run's tokenizers are fit once; a resumed run reads them.
-        kept = None if is_new else folder.load_tokenizers(out)
-        tokenizer = kept or PairTokenizer.train(corpus.train, recipe.settings.tokenizer)
-        task = TranslateTask(recipe.settings, corpus, tokenizer, recipe.training.seed)
+        task: Task = TASKS[recipe.task].prepare(recipe.settings, recipe.training.seed, out, is_new)
         torch.manual_seed(recipe.training.seed)
-        model = build_model(recipe.settings.model, tokenizer, "model")
-        room = model.max_target_tokens
-        if room is not None and recipe.settings.data.max_tokens > room + 1:
-            what = f"data.max_tokens is {recipe.settings.data.max_tokens}, the model has positions for {room + 1}"
-            raise ConfigError(what, mend="lower the one or raise model.max_len")
+        model = task.build()
         if is_new:  # only now: where settings or data were wrong, nothing is left that the mended command would meet
             write_aside(out / "config.yaml", settings.write_yaml(recipe.as_mapping()))
-        if kept is None:
-            folder.save_tokenizers(out, tokenizer)
+        folder.save_tokenizers(out, task.tokenizers())
         parameters = sum(p.numel() for p in model.parameters())
-        vocabulary = f"{tokenizer.source.vocab_size:,} source and {tokenizer.target.vocab_size:,} target tokens"
         if target.type == "cpu":
             _set_threads(recipe, out, task, model)
         described = hardware.describe(target)  # here, where the threads are the run's
         if not quiet:
-            progress.say(f"{counts}; {vocabulary}; {parameters:,} parameters; {described}")
+            progress.say(f"{task.counts}; {parameters:,} parameters; {described}")
             for note in task.notes:
                 progress.say(note)
-        digests = {"settings": _digest(recipe), "data": corpus.digest()}
+        digests = {"settings": _digest(recipe), "data": task.digest}
         with _tensorboard(out) as events:
             trainer = Trainer(task, model, recipe.training, out, target, progress, digests, events)
             standing = trainer.run()
@@ -109,26 +98,30 @@ def run(
             progress.say(f"trained {standing.step:,} steps in {standing.seconds:,.0f} s; scoring …")
         weights, averaged = trainer.final_weights()
         fit(weights, model, where=str(out))
-        translator = task.translator(model, target)
-        folder.save(out / "model", translator)  # first of all: whatever happens while it is scored, the model is there
-        evaluated = _signed(task.test(model, target), recipe, averaged)
+        product = task.product(model, target)
+        folder.save(out / "model", product)  # first of all: whatever happens while it is scored, the model is there
+        evaluated = _signed(task.test(product), task, recipe, averaged)
         baselines = task.baselines(evaluated)
-    scores = _scores(recipe, evaluated, baselines, standing, averaged)
+    scores = _scores(recipe, task, evaluated, baselines, standing, averaged)
     facts = report.Facts(
         title=f"{out.name}: {recipe.settings.model.get('family', 'transformer')}",
         command=shlex.join(command) if command else "regard.train(…)",
         # config.yaml is written once, when a run starts.
         started=datetime.fromtimestamp((out / "config.yaml").stat().st_mtime, UTC).strftime("%Y-%m-%d %H:%M UTC"),
         hardware=described,
-        counts=f"{counts}; {vocabulary}; {parameters:,} parameters",
-        data_notes=[*corpus.notes, *task.notes, f"SHA-256 of the pairs: {digests['data']}."],
+        counts=f"{task.counts}; {parameters:,} parameters",
+        data_notes=[*task.data_notes, *task.notes, f"SHA-256 of the data: {digests['data']}."],
         log=out / "metrics.jsonl",
     )
-    write_aside(out / "report.html", report.page(recipe, translator, evaluated, baselines, standing, averaged, facts))
+    write_aside(
+        out / "report.html", report.page(recipe, task, product, evaluated, baselines, standing, averaged, facts)
+    )
     write_aside(out / "model" / "README.md", report.card(recipe, scores, facts))
     write_aside(out / "outputs.jsonl", _outputs(evaluated))
     write_aside(out / "scores.json", json_bytes(scores))
-    return Result(out, translator, scores, standing)
+    # Where the loss decides, the first of the metrics stands for it.
+    metric = task.monitor if task.monitor in evaluated.measures else next(iter(evaluated.measures))
+    return Result(out, product, scores, metric, standing)
 
 
 def _check_folder(recipe: Recipe, out: Path) -> bool:
@@ -160,7 +153,7 @@ def _differences(old: Any, new: Any, name: str = "") -> Any:
         yield name
 
 
-def _set_threads(recipe: Recipe, out: Path, task: TranslateTask, model: EncoderDecoder) -> None:
+def _set_threads(recipe: Recipe, out: Path, task: Task, model: nn.Module) -> None:
     """Set the number of threads. It is kept with the run: on another number sums round differently."""
     threads, path = recipe.training.threads, out / "threads.json"
     if not threads and path.exists():
@@ -211,16 +204,16 @@ def _outputs(evaluated: Evaluated) -> str:
     return "".join(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False) + "\n" for row in rows)
 
 
-def _signed(evaluated: Evaluated, recipe: Recipe, averaged: list[int]) -> Evaluated:
+def _signed(evaluated: Evaluated, task: Task, recipe: Recipe, averaged: list[int]) -> Evaluated:
     """Add to each score's signature what the model and its outputs depend on."""
-    decoding = recipe.settings.decoding
-    how = f"|beam:{decoding.beam}|lp:{decoding.length_penalty}|avg:{len(averaged)}|seed:{recipe.training.seed}"
+    how = f"{task.signature()}|avg:{len(averaged)}|seed:{recipe.training.seed}"
     signed = {name: replace(one, signature=one.signature + how) for name, one in evaluated.measures.items()}
     return replace(evaluated, measures=signed)
 
 
 def _scores(
     recipe: Recipe,
+    task: Task,
     evaluated: Evaluated,
     baselines: dict[str, dict[str, Measure]],
     standing: Standing,
@@ -232,8 +225,7 @@ def _scores(
     }
     for one in recipe.comparisons:
         others.setdefault(one.system, {}).update({one.metric: one.value, "note": one.note})
-    edges = recipe.settings.evaluation.lengths
-    lengths = report.by_length(evaluated, edges) if edges else []
+    lengths = report.by_length(evaluated, task.lengths) if task.lengths else []
     return {
         **{name: one.value for name, one in evaluated.measures.items()},
         "by_length": [

@@ -1,0 +1,109 @@
+"""The verb ``regard generate``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from regard.cli.options import Device, Json, check_model_path, decoding, lines, write_json, write_line
+from regard.errors import DataError, UsageError
+
+
+def generate(
+    model: Annotated[str, Parameter(help="A run's folder or its model folder, a public folder, or a .gguf file.")],
+    *,
+    tokens: Annotated[int | None, Parameter(help="Tokens to write at most.")] = None,
+    beam: Annotated[int | None, Parameter(help="Hypotheses kept; 1 is greedy.")] = None,
+    sample: Annotated[bool | None, Parameter(help="Draw tokens, or take the best.")] = None,
+    temperature: Annotated[float | None, Parameter(help="Of the draws; below 1 sharpens.")] = None,
+    top_k: Annotated[int | None, Parameter(help="Draw among the k most probable.")] = None,
+    top_p: Annotated[float | None, Parameter(help="Draw among the most probable that reach this probability.")] = None,
+    min_p: Annotated[float | None, Parameter(help="Draw among those this times as probable as the best.")] = None,
+    repetition_penalty: Annotated[float | None, Parameter(help="Above 1: what was there is less likely.")] = None,
+    stop: Annotated[list[str] | None, Parameter(negative="", help="A text that ends the output. Repeatable.")] = None,
+    seed: Annotated[int | None, Parameter(help="Of the draws.")] = None,
+    full: Annotated[
+        str | None,
+        Parameter(help="Where the context is too short: error, cut or slide. [default: error with --tokens, else cut]"),
+    ] = None,
+    batch: Annotated[int | None, Parameter(help="Lines answered together. [default: 64; 1 on a terminal]")] = None,
+    stream: Annotated[bool, Parameter(negative="", help="Print pieces as they come, line after line.")] = False,
+    json: Json = False,
+    device: Device = "auto",
+) -> None:
+    """Go on from each line of standard input: what is written, line breaks as spaces; --json keeps them.
+
+    Example: regard generate runs/book --sample --top-p 0.9 <<< "In the beginning"
+    """
+    batch = (1 if stream or sys.stdin.isatty() else 64) if batch is None else batch
+    if batch < 1:
+        raise UsageError(f"--batch is {batch}", mend="give at least 1")
+    if stream and (json or batch > 1 or (beam or 1) > 1):
+        raise UsageError("--stream with --json, a batch or beams", mend="leave one out")
+    import regard
+    from regard.tasks.generator import Generation, Generator
+
+    loaded = regard.load(check_model_path(model), device)
+    if not isinstance(loaded, Generator):
+        raise UsageError("this model does not go on from texts", where=model, mend="give a causal language model")
+    default = loaded.options
+    if sample is False or (sample is None and beam is not None and beam > 1):
+        default = replace(default, sample=False, temperature=1.0, top_k=0, top_p=1.0)
+    options = decoding(
+        default,
+        beam=beam,
+        n_best=None,
+        length_penalty=None,
+        max_extra_tokens=tokens,
+        sample=bool(sample),
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+    )
+    draws = {"temperature": temperature, "top-k": top_k, "top-p": top_p, "min-p": min_p, "seed": seed}
+    unused = [f"--{name}" for name, value in draws.items() if value is not None]
+    if unused and not options.sample:
+        raise UsageError(f"{' and '.join(unused)} without --sample", mend="add --sample, or leave it out")
+    more: dict[str, Any] = {"min_p": min_p, "repetition_penalty": repetition_penalty}
+    more = {key: value for key, value in more.items() if value is not None}
+    options = replace(options, **more, stop=options.stop if stop is None else tuple(stop))
+    full = full or ("cut" if tokens is None else "error")
+    waiting: list[str] = []
+    done = 0
+
+    def show(one: Generation) -> None:
+        if json:
+            write_json({"text": one.text, "logprob": one.logprob, "tokens": one.tokens, "ended": one.ended})
+        else:
+            write_line(" ".join(one.text.splitlines()))
+
+    def flush() -> None:
+        nonlocal done
+        if stream:
+            for text in waiting:
+                loaded.generate([text], options, on_full=full, first=done, listen=lambda _, piece: _write(piece))
+                write_line("")
+        else:
+            for one in loaded.generate(waiting, options, on_full=full, first=done):
+                show(one)
+        done += len(waiting)
+        waiting.clear()
+
+    try:
+        for text in lines(sys.stdin):
+            waiting.append(text)
+            if len(waiting) == batch:
+                flush()
+    except DataError:
+        flush()  # what came before a bad line is answered before the error is told
+        raise
+    flush()
+
+
+def _write(piece: str) -> None:
+    sys.stdout.write(piece)
+    sys.stdout.flush()

@@ -1,0 +1,104 @@
+"""Tokens of many texts in one file, mapped into memory: what is trained on may be larger than it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from regard.data.tokenizer import Tokenizer
+from regard.errors import CheckpointError
+from regard.files import json_bytes, read_config, write_aside, written_aside
+
+TEXTS_AT_ONCE = 1000
+
+
+class Shard:
+    """Texts as tokens: start, the text's own, end; one text behind the other.
+
+    Args:
+        tokens: All tokens.
+        starts: Place of each text's first token, and the number of all tokens.
+        num_bytes: Bytes of the texts in UTF-8.
+        num_words: Words of the texts: what stands between spaces.
+        digest: SHA-256 of the texts.
+    """
+
+    def __init__(self, tokens: np.ndarray, starts: np.ndarray, num_bytes: int, num_words: int, digest: str) -> None:
+        self.tokens, self.starts = tokens, starts
+        self.num_bytes, self.num_words, self.digest = num_bytes, num_words, digest
+
+    def __len__(self) -> int:
+        """Count the texts."""
+        return len(self.starts) - 1
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each text, start and end counted."""
+        return np.diff(self.starts)
+
+    @staticmethod
+    def write(path: Path, texts: Iterable[str], tokenizer: Tokenizer) -> Shard:
+        """Tokenize texts into a file, and map it.
+
+        Args:
+            path: The file, without its extension: ``.tokens``, ``.starts.npy`` and ``.json`` are added.
+            texts: The texts; read once.
+            tokenizer: What a token is.
+
+        Returns:
+            The texts.
+        """
+        dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        starts, num_bytes, num_words, state = [0], 0, 0, sha256()
+        with written_aside(path.with_suffix(".tokens")) as file:
+            for some in _some(texts):
+                for text, tokens in zip(some, tokenizer.encode_all(some), strict=True):
+                    data = text.encode()
+                    num_bytes, num_words = num_bytes + len(data), num_words + len(text.split())
+                    state.update(data + b"\0")
+                    whole = np.concatenate([[tokenizer.start_id], tokens, [tokenizer.end_id]]).astype(dtype)
+                    file.write(whole.tobytes())
+                    starts.append(starts[-1] + len(whole))
+        with written_aside(path.with_suffix(".starts")) as file:
+            file.write(np.array(starts, np.int64).tobytes())
+        facts = {"dtype": dtype.name, "bytes": num_bytes, "words": num_words, "sha256": state.hexdigest()}
+        write_aside(path.with_suffix(".json"), json_bytes(facts))
+        return Shard.read(path)
+
+    @staticmethod
+    def read(path: Path) -> Shard:
+        """Map what :meth:`write` wrote.
+
+        Args:
+            path: The file, without its extension.
+
+        Returns:
+            The texts.
+
+        Raises:
+            CheckpointError: The files do not belong together.
+        """
+        facts = read_config(path.with_suffix(".json"))
+        starts = np.fromfile(path.with_suffix(".starts"), np.int64)
+        tokens = np.memmap(path.with_suffix(".tokens"), np.dtype(facts["dtype"]), "r")
+        if not len(starts) or starts[-1] != len(tokens):
+            raise CheckpointError(
+                "the tokens are cut short", where=str(path), mend="remove the run's tokens folder: it is made anew"
+            )
+        return Shard(tokens, starts, int(facts["bytes"]), int(facts["words"]), str(facts["sha256"]))
+
+    @staticmethod
+    def there(path: Path) -> bool:
+        """Whether :meth:`write` came to its end: the facts are written last."""
+        return path.with_suffix(".json").exists()
+
+
+def _some(texts: Iterable[str]) -> Iterator[list[str]]:
+    source = iter(texts)
+    while some := list(islice(source, TEXTS_AT_ONCE)):
+        yield some

@@ -1,0 +1,54 @@
+"""What a score is, and how each metric is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A metric's value.
+
+    Attributes:
+        name: A key of :data:`METRICS`.
+        value: As the metric's entry there says.
+        signature: What was computed, precisely enough to be repeated.
+    """
+
+    name: str
+    value: float
+    signature: str
+
+
+@dataclass(frozen=True)
+class Metric:
+    """How a metric is read.
+
+    Attributes:
+        title: As readers know it.
+        better: Which direction is good.
+        is_fraction: Values from 0 to 1, shown in per cent.
+    """
+
+    title: str
+    better: Literal["higher", "lower"] = "higher"
+    is_fraction: bool = False
+
+
+METRICS: dict[str, Metric] = {
+    "bleu": Metric("BLEU"),
+    "chrf": Metric("chrF"),
+    "exact_match": Metric("exact match", is_fraction=True),
+    "token_error_rate": Metric("token error rate", "lower", is_fraction=True),
+    "loss": Metric("loss", "lower"),
+    "bits_per_byte": Metric("bits per byte", "lower"),
+    "perplexity": Metric("perplexity per token", "lower"),
+    "word_perplexity": Metric("perplexity per word", "lower"),
+    "accuracy": Metric("accuracy", is_fraction=True),
+    "f1": Metric("F1", is_fraction=True),
+    "matthews": Metric("Matthews correlation"),
+    "pearson": Metric("Pearson correlation"),
+    "spearman": Metric("Spearman correlation"),
+    "span_f1": Metric("span F1", is_fraction=True),
+}

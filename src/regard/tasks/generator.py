@@ -1,0 +1,352 @@
+"""A trained language model with its tokenizer: what goes on from prompts, and scores texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from regard.attention import Segments
+from regard.data.batching import like_lengths
+from regard.decoding import DecodeOptions, decode
+from regard.errors import ContextError, DataError, UsageError
+from regard.metrics.language import likelihood
+from regard.metrics.measure import Measure
+from regard.models.interface import LanguageModel
+from regard.tasks.translator import evaluating
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What a model went on with.
+
+    Attributes:
+        text: The text, the prompt not in it; a stop text is cut off.
+        logprob: Natural-log probability of its tokens, and of the end where it came.
+        tokens: How many.
+        ended: By the model's own end or a stop text; False where the limit cut it.
+    """
+
+    text: str
+    logprob: float
+    tokens: int
+    ended: bool
+
+
+@dataclass(frozen=True)
+class Window:
+    """A piece of a text that the model reads at once.
+
+    Attributes:
+        start: Place of its first token in the text.
+        end: Place behind its last token.
+        skip: Tokens at its start that only give context: their scores count in an earlier window.
+    """
+
+    start: int
+    end: int
+    skip: int
+
+
+def windows(length: int, context: int, stride: int) -> Iterator[Window]:
+    """Cut a text of too many tokens into windows, each token scored once, with context before it.
+
+    Args:
+        length: Tokens of the text.
+        context: Tokens that the model reads at once.
+        stride: Tokens by which one window is ahead of the one before; 1 to ``context``.
+
+    Yields:
+        The windows, in order.
+    """
+    done = 1  # the first token of a text is given, not predicted
+    for start in range(0, max(length - 1, 1), stride):
+        end = min(start + context, length)
+        if end > done:
+            yield Window(start, end, done - start - 1)
+            done = end
+        if end == length:
+            return
+
+
+class Vocabulary(Protocol):
+    """A tokenizer, as a language model uses it.
+
+    Attributes:
+        start_id: Token before a text; None where the model knows none.
+        end_ids: Tokens that end a text.
+    """
+
+    @property
+    def start_id(self) -> int | None: ...
+    @property
+    def end_ids(self) -> tuple[int, ...]: ...
+
+    def encode(self, text: str) -> list[int]:
+        """Turn a text into tokens, without start and end."""
+        ...
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Turn tokens into text."""
+        ...
+
+
+class Generator:
+    """A language model that goes on from prompts: what ``regard.load`` gives for causal models.
+
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer.
+        options: How texts go on where the caller does not say.
+        max_tokens: Tokens of a text at most.
+        device: Where it runs.
+    """
+
+    task = "lm"
+    verbs = ("generate", "score")
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        tokenizer: Vocabulary,
+        options: DecodeOptions,
+        max_tokens: int,
+        device: torch.device | None = None,
+    ) -> None:
+        self.device = torch.device("cpu") if device is None else device
+        self.model, self.tokenizer = model.to(self.device).eval(), tokenizer
+        self.options, self.max_tokens = options, max_tokens
+        self.start_id, self.end_ids = tokenizer.start_id, tokenizer.end_ids
+
+    def tokenizers(self) -> dict[str, Any]:
+        """Give the tokenizer by the name of its file."""
+        return {"tokenizer.json": self.tokenizer}
+
+    def generate(
+        self,
+        prompts: Sequence[str],
+        options: DecodeOptions | None = None,
+        *,
+        on_full: str | None = None,
+        first: int = 0,
+        listen: Callable[[int, str], None] | None = None,
+        batch_tokens: int = 4096,
+    ) -> list[Generation]:
+        """Go on from prompts; an output does not depend on the prompts beside it.
+
+        Args:
+            prompts: Texts; an empty one starts a new text.
+            options: How texts go on; None as the model was made for.
+            on_full: What happens where prompt and output are more than the context: ``error`` refuses the prompt
+                beforehand, ``cut`` ends the output there, ``slide`` reads only as many of a prompt's last tokens as
+                leave room. None is ``error`` where the caller says how many tokens are wanted, else ``cut``.
+            first: Number of the first prompt in the user's input, for draws and messages.
+            listen: Told each piece of text as it comes: the prompt's index, and the piece.
+            batch_tokens: Tokens of a batch at most, prompts and outputs.
+
+        Returns:
+            For each prompt what the model goes on with.
+
+        Raises:
+            ContextError: A prompt leaves too little room, and ``on_full`` is ``error``; or none at all.
+            UsageError: ``on_full`` is unknown, or an empty prompt for a model without a start token.
+        """
+        on_full = on_full or ("cut" if options is None else "error")
+        options = self.options if options is None else options
+        if on_full not in ("error", "cut", "slide"):
+            raise UsageError(f"unknown choice {on_full!r}", mend="choose error, cut or slide")
+        rows = [self._prompt(text, first + n) for n, text in enumerate(prompts)]
+        limits = []
+        for number, row in enumerate(rows):
+            room = self.max_tokens - len(row)
+            if room < options.max_extra_tokens and on_full == "slide":
+                kept = self.max_tokens - options.max_extra_tokens
+                if kept < 1:
+                    what = f"{options.max_extra_tokens} tokens to write; the context is {self.max_tokens}"
+                    raise ContextError(what, mend="ask for fewer")
+                rows[number] = row[-kept:]
+                room = options.max_extra_tokens
+            if room < (1 if on_full == "cut" else options.max_extra_tokens):
+                sizes = f"{len(row)} tokens and {options.max_extra_tokens} are to be written"
+                what = f"prompt {first + number + 1} has {sizes}; the model's context is {self.max_tokens}"
+                raise ContextError(what, mend="shorten it, ask for fewer tokens, or choose cut or slide")
+            limits.append(min(room, options.max_extra_tokens))
+        outputs: list[Generation | None] = [None] * len(rows)
+        needs = np.array([(len(row) + limit) * options.beam for row, limit in zip(rows, limits, strict=True)], np.int64)
+        with evaluating(self.model):
+            for batch in like_lengths(needs, batch_tokens):
+                some = [rows[n] for n in batch], [limits[n] for n in batch], [first + int(n) for n in batch]
+                for n, output in zip(batch, self._decode(*some, options, listen, batch), strict=True):
+                    outputs[n] = output
+        return [output for output in outputs if output is not None]
+
+    def score(self, texts: Sequence[str], *, stride: int = 0, batch_tokens: int = 4096) -> list[tuple[float, int]]:
+        """Compute ln p of whole texts, the end counted where the model knows one.
+
+        Args:
+            texts: Texts; those over the context are read in windows.
+            stride: Tokens by which a window is ahead of the one before; 0 is half the context.
+            batch_tokens: Tokens of a batch at most.
+
+        Returns:
+            For each text its natural-log probability, and the number of tokens that it is over.
+
+        Raises:
+            DataError: An empty text for a model that knows neither start nor end.
+        """
+        rows = []
+        for text in texts:
+            ids = self.tokenizer.encode(text)
+            before = [] if self.start_id is None else [self.start_id]
+            rows.append(np.array([*before, *ids, *self.end_ids[:1]], np.int64))
+            if not len(rows[-1]):
+                raise DataError("an empty text", where="score", mend="give some words")
+        return self.score_tokens(rows, stride=stride, batch_tokens=batch_tokens)
+
+    def evaluate(self, texts: Sequence[str]) -> dict[str, Measure]:
+        """Score how well the model foresees texts.
+
+        Args:
+            texts: Texts.
+
+        Returns:
+            ``bits_per_byte``, ``perplexity`` and ``word_perplexity``.
+        """
+        scored = self.score(texts)
+        nats, tokens = -sum(total for total, _ in scored), sum(count for _, count in scored)
+        sizes = sum(len(text.split()) for text in texts), sum(len(text.encode()) for text in texts)
+        return likelihood(nats, tokens, *sizes, self.signature())
+
+    def signature(self) -> str:
+        """Say how texts over the context are read."""
+        return f"context:{self.max_tokens}|stride:{max(self.max_tokens // 2, 1)}"
+
+    def score_tokens(
+        self, rows: Sequence[np.ndarray], *, stride: int = 0, batch_tokens: int = 4096
+    ) -> list[tuple[float, int]]:
+        """Compute ln p of texts as tokens; the first token of each is given.
+
+        Args:
+            rows: Tokens of each text.
+            stride: As for :meth:`score`.
+            batch_tokens: Tokens of a batch at most.
+
+        Returns:
+            For each text its natural-log probability, and the number of tokens that it is over.
+        """
+        stride = stride or max(self.max_tokens // 2, 1)
+        pieces = [(n, w) for n, row in enumerate(rows) for w in windows(len(row), self.max_tokens + 1, stride)]
+        totals, counts = np.zeros(len(rows)), np.zeros(len(rows), np.int64)
+        lengths = np.array([w.end - w.start - 1 for _, w in pieces], np.int64)
+        filled = np.flatnonzero(lengths)
+        with evaluating(self.model), torch.inference_mode():
+            for batch in like_lengths(lengths[filled], batch_tokens):
+                some = [pieces[n] for n in filled[np.array(batch)]]
+                read = [rows[n][w.start : w.end].astype(np.int64) for n, w in some]
+                tokens_N = torch.from_numpy(np.concatenate([row[:-1] for row in read])).to(self.device)
+                labels_N = torch.from_numpy(np.concatenate([row[1:] for row in read])).to(self.device)
+                segments = Segments.ragged([len(row) - 1 for row in read], self.device)
+                logp_N = self._logp(self.model(tokens_N, segments), labels_N).cpu()
+                for (n, w), part in zip(some, logp_N.split([len(row) - 1 for row in read]), strict=True):
+                    totals[n] += float(part[w.skip :].sum())
+                    counts[n] += len(part) - w.skip
+        return [(float(total), int(count)) for total, count in zip(totals, counts, strict=True)]
+
+    def _logp(self, hidden_ND: torch.Tensor, labels_N: torch.Tensor) -> torch.Tensor:
+        """Compute ln p of the labels, some rows at a time: scores of a whole batch over a vocabulary are large."""
+        parts = []
+        for hidden, labels in zip(hidden_ND.split(1024), labels_N.split(1024), strict=True):
+            logp = self.model.head(hidden).double().log_softmax(-1)
+            parts.append(logp.gather(-1, labels[:, None])[:, 0])
+        return torch.cat(parts)
+
+    def _prompt(self, text: str, number: int) -> list[int]:
+        ids = self.tokenizer.encode(text)
+        row = ids if self.start_id is None else [self.start_id, *ids]
+        if not row:
+            mend = "give some words"
+            raise UsageError(f"prompt {number + 1} is empty and the model has no start token", mend=mend)
+        return row
+
+    def _decode(
+        self,
+        rows: Sequence[Sequence[int]],
+        limits: Sequence[int],
+        places: Sequence[int],
+        options: DecodeOptions,
+        listen: Callable[[int, str], None] | None,
+        batch: np.ndarray,
+    ) -> list[Generation]:
+        read = [row[:-1] for row in rows]
+        last_B = torch.tensor([row[-1] for row in rows], device=self.device)
+        tokens_N = torch.tensor([token for row in read for token in row], dtype=torch.int64, device=self.device)
+        streams = {n: _Stream(self.tokenizer, options.stop) for n in range(len(rows))}
+
+        def heard(number: int, token: int) -> None:
+            if listen is not None and (piece := streams[number].push(token)):
+                listen(int(batch[number]), piece)
+
+        def stops(tokens: list[int]) -> bool:
+            return _stop(self._text(tokens[-_TAIL:]), options.stop) is not None
+
+        found = decode(
+            self.model,
+            tokens_N,
+            Segments.ragged([len(row) for row in read], self.device),
+            start_id=last_B,
+            end_id=self.end_ids,
+            options=options,
+            places=places,
+            limits=limits,
+            prompts=rows,
+            is_over=stops if options.stop else None,
+            listen=heard if listen is not None else None,
+        )
+        outputs = []
+        for number, (best, *_) in enumerate(found):
+            text = self._text(best.tokens)
+            cut = _stop(text, options.stop)
+            outputs.append(Generation(text if cut is None else text[:cut], best.logprob, len(best.tokens), best.ended))
+            if listen is not None and (piece := streams[number].rest(outputs[-1].text)):
+                listen(int(batch[number]), piece)
+        return outputs
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        return self.tokenizer.decode(tokens)
+
+
+# A stop text comes within this many tokens, or it is longer than stop texts are.
+_TAIL = 64
+
+
+def _stop(text: str, stops: Sequence[str]) -> int | None:
+    """Find where the first stop text begins."""
+    return min((place for stop in stops if (place := text.find(stop)) >= 0), default=None)
+
+
+class _Stream:
+    """Pieces of text from tokens as they come: held back while a character, or a stop text, may be half there."""
+
+    def __init__(self, tokenizer: Vocabulary, stops: Sequence[str]) -> None:
+        self.tokenizer, self.stops = tokenizer, stops
+        self.tokens: list[int] = []
+        self.said = 0
+
+    def push(self, token: int) -> str:
+        self.tokens.append(token)
+        text = self.tokenizer.decode(self.tokens)
+        safe = len(text.rstrip("\ufffd"))
+        for stop in self.stops:
+            if (place := text.find(stop)) >= 0:
+                safe = min(safe, place)
+            for held in range(1, len(stop)):
+                if text.endswith(stop[:held]):
+                    safe = min(safe, len(text) - held)
+        piece, self.said = text[self.said : max(safe, self.said)], max(safe, self.said)
+        return piece
+
+    def rest(self, text: str) -> str:
+        return text[self.said :]

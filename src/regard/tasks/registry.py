@@ -1,0 +1,29 @@
+"""The tasks: what each is trained with. A task is one file; its line here enrols it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from regard.tasks.language import LanguageConfig, LanguageTask
+from regard.tasks.translate import TranslateConfig, TranslateTask
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A task.
+
+    Attributes:
+        config: Its settings.
+        prepare: From (settings, seed, the run's folder, whether it is new) to the task with its data.
+    """
+
+    config: type
+    prepare: Callable[..., Any]
+
+
+TASKS: dict[str, Kind] = {
+    "translate": Kind(TranslateConfig, TranslateTask.prepare),
+    "lm": Kind(LanguageConfig, LanguageTask.prepare),
+}

@@ -1,0 +1,94 @@
+"""The verb ``regard generate``, on a model that the command itself trained."""
+
+import json
+import math
+import random
+from pathlib import Path
+
+import pytest
+from cli_tools import Cli
+
+import regard
+from regard.cli.main import main
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a tiny language model."""
+    folder = tmp_path_factory.mktemp("lm")
+    draws = random.Random(5)
+    words = ["the", "of", "and", "light", "dark", "day", "night"]
+    (folder / "book.txt").write_text("\n\n".join(" ".join(draws.choices(words, k=12)) for _ in range(120)))
+    model = ["embed_dim=16", "num_layers=1", "num_heads=2"]
+    sets = [*(f"model.{one}" for one in model), "tokenizer.vocab_size=300", "context=32", "training.max_steps=20"]
+    options = [word for one in sets for word in ("--set", one)]
+    with pytest.raises(SystemExit) as done:
+        main(["train", "lm", "--data", f"{folder}/book.txt", "--out", f"{folder}/run", "--quiet", *options])
+    assert done.value.code == 0
+    return folder / "run"
+
+
+def test_a_line_is_gone_on_from(book: Path, cli: Cli) -> None:
+    done = cli(["generate", book, "--tokens", "8", "--no-sample"], stdin="the light\n\nof\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == 3
+    done = cli(["generate", book, "--tokens", "8", "--sample", "--seed", "3", "--json"], stdin="the light\n\nof\n")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [set(row) for row in rows] == [{"text", "logprob", "tokens", "ended"}] * 3
+    ask = ["generate", book, "--tokens", "8", "--sample", "--json"]
+    again = cli([*ask, "--seed", "3", "--batch", "1"], stdin="the light\n\nof\n")
+    texts = [row["text"] for row in rows]
+    assert [json.loads(line)["text"] for line in again.stdout.splitlines()] == texts
+    other = cli([*ask, "--seed", "4"], stdin="the light\n\nof\n")
+    assert [json.loads(line)["text"] for line in other.stdout.splitlines()] != texts
+
+
+def test_pieces_as_they_come_are_the_same_text(book: Path, cli: Cli) -> None:
+    ask = ["generate", book, "--tokens", "8", "--no-sample"]
+    lines = "the light\nof\n"
+    whole, pieces = cli(ask, stdin=lines), cli([*ask, "--stream"], stdin=lines)
+    assert " ".join(pieces.stdout.split()) == " ".join(whole.stdout.split())
+
+
+def test_texts_are_scored(book: Path, cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("the light of day\n\nnight and day and night\n")
+    done = cli(["score", book, "--data", "t.txt", "--json"])
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    want = regard.load(book).score(["the light of day", "night and day and night"])
+    assert [(row["logprob"], row["tokens"]) for row in rows] == [(pytest.approx(p, rel=1e-5), n) for p, n in want]
+    done = cli(["evaluate", book, "--data", "t.txt", "--json"])
+    values = json.loads(done.stdout)
+    nats, tokens = -sum(p for p, _ in want), sum(n for _, n in want)
+    assert values["perplexity"] == pytest.approx(math.exp(nats / tokens), rel=1e-4)
+    assert values["signatures"]["bits_per_byte"].startswith("bits_per_byte|bytes:39|words:9|")
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--tokens", "80"], ("prompt 1 has 2 tokens and 80 are to be written", "context is 32")),
+        (["--no-sample", "--top-k", "3"], ("--top-k without --sample",)),
+        (["--stream", "--json"], ("--stream with --json",)),
+        (["--batch", "0"], ("--batch is 0",)),
+        (["--full", "wrap"], ("choose error, cut or slide",)),
+        (["--sample", "--beam", "2"], ("sampling with beam 2",)),
+        (["--min-p", "2", "--sample"], ("min_p is 2",)),
+        (["--repetition-penalty", "0"], ("repetition_penalty is 0",)),
+    ],
+)
+def test_bad_choices_are_one_line(args: list[str], words: tuple[str, ...], book: Path, cli: Cli) -> None:
+    done = cli(["generate", book, *args], stdin="a\n")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    for word in words:
+        assert word in done.stderr
+
+
+def test_a_model_of_another_kind_is_refused(book: Path, trained, cli: Cli) -> None:
+    done = cli(["translate", book], stdin="a\n")
+    assert done.returncode == 2
+    assert "a model for the task 'lm'" in done.stderr
+    assert "regard generate" in done.stderr
+    done = cli(["generate", trained.out], stdin="a\n")
+    assert done.returncode == 2
+    assert "does not go on from texts" in done.stderr

@@ -1,0 +1,32 @@
+"""Bits per byte, perplexities, and what they are compared with."""
+
+import lzma
+import math
+import random
+
+import pytest
+
+from regard.metrics.language import compressed_bits_per_byte, entropy, likelihood
+
+
+def test_a_coin_a_byte_is_one_bit() -> None:
+    measures = likelihood(100 * math.log(2), 50, 20, 100, "context:7")
+    assert measures["bits_per_byte"].value == pytest.approx(1)
+    assert measures["perplexity"].value == pytest.approx(4)
+    assert measures["word_perplexity"].value == pytest.approx(32)
+    assert measures["perplexity"].signature == "perplexity|bytes:100|words:20|tokens:50|context:7|version:regard-1"
+
+
+def test_perplexity_of_the_impossible_is_infinite() -> None:
+    assert likelihood(1e6, 10, 1, 10, "")["perplexity"].value == math.inf
+
+
+def test_xz_is_xz() -> None:
+    text = "".join(random.Random(3).choices("abcd", k=4000)).encode()
+    assert compressed_bits_per_byte(text) == 8 * len(lzma.compress(text, preset=9)) / 4000
+    assert 2 < compressed_bits_per_byte(text) < 3  # four letters are two bits
+    assert compressed_bits_per_byte(text, text) < 0.3  # what was seen before costs next to nothing
+
+
+def test_frequencies_with_one_added() -> None:
+    assert entropy([0, 0, 2], [3, 5, 0]) == pytest.approx(-(2 * math.log(4 / 11) + math.log(1 / 11)))
