@@ -20,6 +20,7 @@ import pytest
 
 from regard.data import Pair, catalogue, packages, read_pairs
 from regard.data.corpora import VERSIONS, Cleaned, read_cmudict, read_phrases, read_sentences, read_verses
+from regard.data.documents import read_documents
 from regard.data.packages import PackageFile
 from regard.data.split import normalized
 from regard.errors import DataError, FormatError, ResourceError, UsageError
@@ -380,6 +381,10 @@ def small(local_index: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 
 def _read(folder: Path) -> dict[str, list[Pair]]:
+    """The pairs of each part; a text is a pair of its place and itself."""
+    if (folder / "train.txt").exists():
+        texts = {part: read_documents(folder / f"{part}.txt") for part in catalogue.PARTS}
+        return {part: [Pair(f"{part} {n}", text, n) for n, text in enumerate(of)] for part, of in texts.items()}
     return {part: read_pairs(folder / f"{part}.tsv") for part in catalogue.PARTS}
 
 
