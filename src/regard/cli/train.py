@@ -15,11 +15,13 @@ from regard.errors import UsageError
 TASKS = {
     "translate": "pairs of texts: sentences and translations, words and their sounds",
     "lm": "texts: a model that goes on from a beginning",
+    "classify": "texts with classes: sentiment, topic, spam",
+    "regress": "texts with numbers: ratings, similarity",
 }
 
 
 def train(
-    task: Annotated[str | None, Parameter(help="What to train for: translate, lm.")] = None,
+    task: Annotated[str | None, Parameter(help="What to train for: translate, lm, classify, regress.")] = None,
     *,
     data: Annotated[
         str | None,

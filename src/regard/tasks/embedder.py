@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,14 +13,13 @@ from tokenizers import Tokenizer
 
 from regard.attention import Segments
 from regard.data.batching import like_lengths
-from regard.errors import ContextError, DataError, FormatError, UsageError
+from regard.errors import ContextError, DataError, FormatError
 from regard.files import read_config, reading
+from regard.layers.pooling import Pooling, check_pooling, pool
 from regard.models.bert import Bert
 from regard.models.public import read_folder
 
-Pooling = Literal["mean", "cls", "last"]
 TEXT_CAP_BYTES = 1 << 26  # a tokenizer of a quarter of a million tokens has 17 MB
-POOLINGS: tuple[Pooling, ...] = ("mean", "cls", "last")
 
 
 class Embedder:
@@ -48,7 +47,7 @@ class Embedder:
         max_tokens: int | None = None,
         device: torch.device | None = None,
     ) -> None:
-        _check(pooling)
+        check_pooling(pooling)
         self.device = torch.device("cpu") if device is None else device
         self.model, self.tokenizer = model.to(self.device).eval(), tokenizer
         tokenizer.no_padding()
@@ -82,7 +81,7 @@ class Embedder:
             UsageError: The pooling is unknown.
         """
         pooling = self.pooling if pooling is None else pooling
-        _check(pooling)
+        check_pooling(pooling)
         rows = [encoding.ids for encoding in self.tokenizer.encode_batch(list(texts))]
         for number, row in enumerate(rows, first + 1):
             if len(row) > self.max_tokens:
@@ -98,7 +97,7 @@ class Embedder:
                 indices = filled[np.array(batch)]
                 segments = Segments.ragged([len(rows[index]) for index in indices], self.device)
                 tokens_N = torch.tensor([token for index in indices for token in rows[index]], device=self.device)
-                pooled_BD = self._pool(self.model(tokens_N, segments).float(), segments, pooling)
+                pooled_BD = pool(self.model(tokens_N, segments).float(), segments, pooling)
                 if self.normalize:
                     pooled_BD = torch.nn.functional.normalize(pooled_BD, dim=-1)
                 vectors[indices] = pooled_BD.cpu().numpy()
@@ -109,19 +108,6 @@ class Embedder:
         last = row[-1]
         del row[self.max_tokens :]
         row[-1] = last
-
-    def _pool(self, hidden_ND: torch.Tensor, segments: Segments, pooling: Pooling) -> torch.Tensor:
-        if pooling == "mean":
-            sums_BD = hidden_ND.new_zeros(len(segments), hidden_ND.shape[1])
-            sums_BD.index_add_(0, segments.sequence_N(), hidden_ND)
-            return sums_BD / segments.lengths_B[:, None]
-        ends_B = segments.starts_B + segments.lengths_B - 1
-        return hidden_ND[segments.starts_B if pooling == "cls" else ends_B]
-
-
-def _check(pooling: str) -> None:
-    if pooling not in POOLINGS:
-        raise UsageError(f"unknown pooling {pooling!r}", mend=f"choose from {', '.join(POOLINGS)}")
 
 
 def load_embedder(path: str | Path, device: torch.device | None = None) -> tuple[Embedder, list[str]]:

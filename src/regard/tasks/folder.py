@@ -7,26 +7,31 @@ before anything is built.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard import settings
 from regard.data.tokenizer import Tokenizer
 from regard.decoding import DecodeOptions
 from regard.errors import CheckpointError, ConfigError, DataError, FormatError, UsageError
 from regard.files import json_bytes, read_config, reading, write_aside
+from regard.layers.pooling import Pooling
+from regard.models.bert import Bert, BertConfig
 from regard.models.interface import EncoderDecoder, LanguageModel
+from regard.models.labelled import Labelled
 from regard.models.registry import check_bounds, families, family
 from regard.models.weights import build_like, gather, read_tensors, write_tensors
 from regard.tasks.generator import Generator
+from regard.tasks.labeller import Classes, Labeller, Numbers, objective, read_text_pairs
 from regard.tasks.pairs import SHARED, SIDES, PairTokenizer
 from regard.tasks.translator import Translator
 
-P = TypeVar("P", Translator, Generator)
+Product = Translator | Generator | Labeller
+P = TypeVar("P", Translator, Generator, Labeller)
 FORMAT = 1
 MODEL_TYPE = "regard"
 CONFIG_CAP_BYTES = 1 << 20
@@ -44,6 +49,8 @@ class FolderConfig:
         settings: Of the family.
         max_tokens: The model's context.
         references: How evaluation groups lines.
+        labels: Of a model that labels texts: its classes, or the numbers' mean and deviation.
+        pooling: Of a model that labels texts: how a text's vectors become one.
         architectures: Name of the module, for readers; it selects nothing.
         dtype: Of the weights, likewise.
     """
@@ -55,6 +62,8 @@ class FolderConfig:
     settings: dict[str, Any]
     max_tokens: int
     references: Literal["line", "source"] = "line"
+    labels: dict[str, Any] = field(default_factory=dict)
+    pooling: Pooling = "mean"
     architectures: tuple[str, ...] = ()
     dtype: str = "float32"
 
@@ -73,9 +82,7 @@ def save_tokenizers(folder: Path, tokenizers: Mapping[str, Tokenizer]) -> None:
         write_aside(folder / name, tokenizer.to_json())
 
 
-def save(
-    folder: Path, product: Translator | Generator, weights: Mapping[str, Tensor] | None = None, card: str = ""
-) -> None:
+def save(folder: Path, product: Product, weights: Mapping[str, Tensor] | None = None, card: str = "") -> None:
     """Write a model's folder; each file whole or not at all, the weights last.
 
     Args:
@@ -95,17 +102,20 @@ def save(
         settings=settings.plain(model.config),
         max_tokens=product.max_tokens,
         references=product.references if isinstance(product, Translator) else "line",
+        labels=product.goal.facts() if isinstance(product, Labeller) else {},
+        pooling=product.model.pooling if isinstance(product, Labeller) else "mean",
         architectures=(type(model).__name__,),
     )
     save_tokenizers(folder, product.tokenizers())
-    write_aside(folder / "generation_config.json", json_bytes(settings.plain(product.options)))
+    if product.options is not None:
+        write_aside(folder / "generation_config.json", json_bytes(settings.plain(product.options)))
     if card:
         write_aside(folder / "README.md", card)
     write_aside(folder / "config.json", json_bytes(settings.plain(config)))
     write_tensors(folder / "model.safetensors", gather(model) if weights is None else weights)
 
 
-def load(path: str | Path, device: torch.device | None = None) -> Translator | Generator:
+def load(path: str | Path, device: torch.device | None = None) -> Product:
     """Load a trained model.
 
     Args:
@@ -149,16 +159,16 @@ def load(path: str | Path, device: torch.device | None = None) -> Translator | G
         raise ConfigError(f"a {config.family} is no model for {config.task}", where=str(folder / "config.json"))
     model_config = settings.build(known.config, config.settings, f"{folder / 'config.json'}: settings")
     check_bounds(model_config, str(folder / "config.json"))
-    options = settings.build(
-        DecodeOptions,
-        read_config(folder / "generation_config.json", CONFIG_CAP_BYTES),
-        str(folder / "generation_config.json"),
-    )
 
-    def build() -> Any:
-        return build_like(known.build, model_config, read_tensors(folder / "model.safetensors"), folder)
+    def build(make: Callable[[Any], nn.Module] = known.build) -> Any:
+        return build_like(make, model_config, read_tensors(folder / "model.safetensors"), folder)
 
-    return finish(folder, config, model_config, options, build, device)
+    return finish(folder, config, model_config, build, device)
+
+
+def _options(folder: Path) -> DecodeOptions:
+    file = folder / "generation_config.json"
+    return settings.build(DecodeOptions, read_config(file, CONFIG_CAP_BYTES), str(file))
 
 
 def load_as(kind: type[P], path: str | Path, device: torch.device | None = None) -> P:
@@ -186,8 +196,7 @@ def _translator(
     folder: Path,
     config: FolderConfig,
     model_config: Any,
-    options: DecodeOptions,
-    build: Callable[[], Any],
+    build: Callable[..., Any],
     device: torch.device | None,
 ) -> Translator:
     tokenizer = PairTokenizer.read(folder)
@@ -196,15 +205,14 @@ def _translator(
     sizes = tokenizer.source.vocab_size, tokenizer.target.vocab_size
     if (model_config.source_vocab_size, model_config.target_vocab_size) != sizes:
         raise CheckpointError(f"the tokenizers have {sizes} tokens, the model other vocabularies", where=str(folder))
-    return Translator(build(), tokenizer, options, config.max_tokens, config.references, device)
+    return Translator(build(), tokenizer, _options(folder), config.max_tokens, config.references, device)
 
 
 def _generator(
     folder: Path,
     config: FolderConfig,
     model_config: Any,
-    options: DecodeOptions,
-    build: Callable[[], Any],
+    build: Callable[..., Any],
     device: torch.device | None,
 ) -> Generator:
     if not (folder / SHARED).exists():
@@ -213,13 +221,31 @@ def _generator(
     if model_config.vocab_size != tokenizer.vocab_size:
         sizes = f"the tokenizer has {tokenizer.vocab_size} tokens, the model {model_config.vocab_size}"
         raise CheckpointError(sizes, where=str(folder))
-    return Generator(build(), tokenizer, options, config.max_tokens, device)
+    return Generator(build(), tokenizer, _options(folder), config.max_tokens, device)
+
+
+def _labeller(
+    folder: Path, config: FolderConfig, model_config: Any, build: Callable[..., Any], device: torch.device | None
+) -> Labeller:
+    goal = objective(config.task, config.labels, str(folder / "config.json"))
+    tokenizer = read_text_pairs(folder / SHARED)
+    if tokenizer.vocab_size > model_config.vocab_size:
+        sizes = f"the tokenizer has {tokenizer.vocab_size} tokens, the model {model_config.vocab_size}"
+        raise CheckpointError(sizes, where=str(folder))
+
+    def make(encoder: BertConfig) -> Labelled:
+        return Labelled(Bert(encoder), goal.num_outputs, config.pooling)
+
+    model = build(make)
+    return Labeller(model, tokenizer, goal, config.max_tokens, device)
 
 
 # What each task's folder holds: the kind of model, and what is made of it.
 _KINDS: dict[str, tuple[type, Callable[..., Any]]] = {
     Translator.task: (EncoderDecoder, _translator),
     Generator.task: (LanguageModel, _generator),
+    Classes.task: (Bert, _labeller),
+    Numbers.task: (Bert, _labeller),
 }
 
 

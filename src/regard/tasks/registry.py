@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from regard.tasks.labelled import LabelledConfig, LabelledTask
+from regard.tasks.labeller import Classes, Numbers
 from regard.tasks.language import LanguageConfig, LanguageTask
 from regard.tasks.translate import TranslateConfig, TranslateTask
 
@@ -26,4 +29,6 @@ class Kind:
 TASKS: dict[str, Kind] = {
     "translate": Kind(TranslateConfig, TranslateTask.prepare),
     "lm": Kind(LanguageConfig, LanguageTask.prepare),
+    "classify": Kind(LabelledConfig, partial(LabelledTask.prepare, Classes)),
+    "regress": Kind(LabelledConfig, partial(LabelledTask.prepare, Numbers)),
 }

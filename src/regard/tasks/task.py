@@ -53,13 +53,13 @@ class Product(Protocol):
     Attributes:
         task: A key of :data:`regard.tasks.registry.TASKS`.
         model: The model.
-        options: How outputs are chosen.
+        options: How outputs are chosen; None where nothing is written.
         max_tokens: Tokens that are read at once at most.
     """
 
     task: str
     model: Any
-    options: DecodeOptions
+    options: DecodeOptions | None
     max_tokens: int
 
 

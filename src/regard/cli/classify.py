@@ -1,0 +1,60 @@
+"""The verb ``regard classify``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from regard.cli.options import Device, Json, Model, check_model_path, lines, write_json, write_line
+from regard.errors import ContextError, DataError, UsageError
+
+
+def classify(
+    model: Model,
+    *,
+    truncate: Annotated[bool, Parameter(negative="", help="Read the beginning of a line that is too long.")] = False,
+    batch: Annotated[int, Parameter(help="Lines read before labels are printed.")] = 256,
+    json: Json = False,
+    device: Device = "auto",
+) -> None:
+    """Label each line of standard input, in order: its class, or its number. Of two texts, a tab stands between.
+
+    Example: regard classify runs/mood < texts.txt
+    """
+    if batch < 1:
+        raise UsageError(f"--batch is {batch}", mend="give at least 1")
+    from regard.tasks import folder
+    from regard.tasks.labeller import Labeller
+    from regard.training import hardware
+
+    labeller = folder.load_as(Labeller, check_model_path(model), hardware.choose(device))
+    waiting: list[str] = []
+    done = 0
+
+    def flush() -> None:
+        nonlocal done
+        texts = [tuple(text.split("\t", 1)) for text in waiting]
+        try:
+            labels = labeller.classify(texts, truncate=truncate, first=done)
+        except ContextError as error:
+            mend = "split the line, or read its beginning with --truncate"
+            raise ContextError(error.what, where="standard input", mend=mend) from error
+        for one in labels:
+            if json:
+                write_json({"label": one.label, **({"probabilities": one.probabilities} if one.probabilities else {})})
+            else:
+                write_line(one.label)
+        done += len(waiting)
+        waiting.clear()
+
+    try:
+        for text in lines(sys.stdin):
+            waiting.append(text)
+            if len(waiting) == batch:
+                flush()
+    except DataError:
+        flush()  # what came before a bad line is answered before the error is told
+        raise
+    flush()

@@ -1,0 +1,87 @@
+"""How good labels are: accuracy, F1, Matthews correlation; of numbers Pearson and Spearman correlation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from regard.errors import DataError
+from regard.metrics.measure import Measure
+
+
+def classes(predicted: Sequence[str], wanted: Sequence[str]) -> dict[str, Measure]:
+    """Score labels.
+
+    F1 is the mean over classes of 2 TP / (2 TP + FP + FN), zero for a class that is neither predicted nor there.
+    Matthews correlation is that of Gorodkin 2004, equation 8, for any number of classes; zero where one side has one
+    class alone.
+
+    Args:
+        predicted: Labels by the model.
+        wanted: The right ones.
+
+    Returns:
+        ``accuracy``, ``f1`` and ``matthews``.
+
+    Raises:
+        DataError: The two differ in number, or are empty.
+    """
+    _check(predicted, wanted)
+    names = sorted({*predicted, *wanted})
+    index = {name: place for place, name in enumerate(names)}
+    table = np.zeros((len(names), len(names)))
+    for one, other in zip(wanted, predicted, strict=True):
+        table[index[one], index[other]] += 1
+    right, there, said, total = table.diagonal(), table.sum(1), table.sum(0), table.sum()
+    f1 = np.divide(2 * right, there + said, out=np.zeros(len(names)), where=there + said > 0).mean()
+    spread = math.sqrt((total**2 - (there**2).sum()) * (total**2 - (said**2).sum()))
+    matthews = (right.sum() * total - there @ said) / spread if spread else 0.0
+    how = f"n:{len(wanted)}|classes:{len(names)}|version:regard-1"
+    return {
+        "accuracy": Measure("accuracy", float(right.sum() / total), f"accuracy|{how}"),
+        "f1": Measure("f1", float(f1), f"f1|mean over classes|{how}"),
+        "matthews": Measure("matthews", float(matthews), f"matthews|{how}"),
+    }
+
+
+def numbers(predicted: Sequence[float], wanted: Sequence[float]) -> dict[str, Measure]:
+    """Score numbers.
+
+    Args:
+        predicted: By the model.
+        wanted: The right ones.
+
+    Returns:
+        ``pearson`` and ``spearman``; zero where one side is constant.
+
+    Raises:
+        DataError: The two differ in number, or are empty.
+    """
+    _check(predicted, wanted)
+    x, y = np.asarray(predicted, np.float64), np.asarray(wanted, np.float64)
+    how = f"n:{len(y)}|version:regard-1"
+    return {
+        "pearson": Measure("pearson", _correlation(x, y), f"pearson|{how}"),
+        "spearman": Measure(
+            "spearman", _correlation(_ranks(x), _ranks(y)), f"spearman|ties share their mean rank|{how}"
+        ),
+    }
+
+
+def _correlation(x: np.ndarray, y: np.ndarray) -> float:
+    x, y = x - x.mean(), y - y.mean()
+    spread = math.sqrt(float(x @ x) * float(y @ y))
+    return float(x @ y) / spread if spread else 0.0
+
+
+def _ranks(x: np.ndarray) -> np.ndarray:
+    _, inverse, counts = np.unique(x, return_inverse=True, return_counts=True)
+    last = counts.cumsum()
+    return ((last - counts + 1 + last) / 2)[inverse]
+
+
+def _check(predicted: Sequence[object], wanted: Sequence[object]) -> None:
+    if len(predicted) != len(wanted) or not len(wanted):
+        raise DataError(f"{len(predicted)} labels to score against {len(wanted)}")

@@ -1,0 +1,301 @@
+"""Labelling whole texts, or pairs of texts: classes and numbers, from a public encoder or from nothing.
+
+Paper: Devlin et al. 2019, §4.1: the encoder goes on being trained with one new layer on top.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.attention import Segments
+from regard.data import Pair, pretrained
+from regard.data.batching import Order
+from regard.data.tokenizer import Kind, Tokenizer
+from regard.errors import ConfigError
+from regard.layers.pooling import Pooling
+from regard.metrics.measure import Measure
+from regard.models.bert import Bert
+from regard.models.labelled import Labelled
+from regard.models.public import read_folder
+from regard.tasks.baselines import BagOfWords
+from regard.tasks.building import build
+from regard.tasks.corpus import CATALOGUE, Corpus, PairData, read_corpus
+from regard.tasks.labeller import Classes, Labeller, Numbers, TextPairs, cut, read_text_pairs
+from regard.tasks.task import Evaluated, Loss
+
+BETWEEN = "\t"  # two texts of one row stand in one cell, this between them
+
+
+@dataclass(frozen=True)
+class LabelTokenizerConfig:
+    """How texts become tokens where the model starts from nothing.
+
+    Attributes:
+        kind: What a token is.
+        vocab_size: Tokens at most.
+    """
+
+    kind: Kind = "byte-bpe"
+    vocab_size: int = 8000
+
+
+@dataclass(frozen=True)
+class LabelledConfig:
+    """Settings of the task.
+
+    Attributes:
+        data: Where texts (source) and labels (target) come from.
+        init: Where the encoder's weights come from: a public folder, or ``catalogue:NAME`` for weights inside a
+            package; empty starts from nothing.
+        tokenizer: How texts become tokens, where the model starts from nothing.
+        model: ``family`` and its settings, likewise.
+        pooling: How a text's vectors become one.
+        dropout: Of the encoder; below 0 as its maker set it.
+        batch_tokens: Tokens of a micro-batch at most.
+        label_smoothing: ε of label smoothing; classes alone.
+    """
+
+    data: PairData
+    init: str = ""
+    tokenizer: LabelTokenizerConfig = field(default_factory=LabelTokenizerConfig)
+    model: dict[str, Any] = field(default_factory=lambda: {"family": "bert"})
+    pooling: Pooling = "mean"
+    dropout: float = -1.0
+    batch_tokens: int = 1024
+    label_smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range.
+
+        Raises:
+            ConfigError: A number is out of its range.
+        """
+        for name, value in {"batch_tokens": self.batch_tokens, "data.max_tokens": self.data.max_tokens}.items():
+            if value < 1:
+                raise ConfigError(f"{name} is {value}", mend="give at least 1")
+        if not 0 <= self.label_smoothing < 1:
+            raise ConfigError(f"label_smoothing is {self.label_smoothing}", mend="give a number in [0, 1)")
+        if self.dropout >= 1:
+            raise ConfigError(f"dropout is {self.dropout}", mend="give a number below 1")
+
+
+@dataclass(frozen=True)
+class LabelBatch:
+    """Texts and their targets.
+
+    Attributes:
+        tokens_N: int64, tokens of all texts.
+        types_N: int64, of which of two texts each is.
+        targets_B: A class or a number for each text.
+        segments: Which belong together.
+    """
+
+    tokens_N: Tensor
+    types_N: Tensor
+    targets_B: Tensor
+    segments: Segments
+
+    def to(self, device: torch.device) -> LabelBatch:
+        """Copy to a device."""
+        rows = (t.to(device, non_blocking=True) for t in (self.tokens_N, self.types_N, self.targets_B))
+        tokens_N, types_N, targets_B = rows
+        return LabelBatch(tokens_N, types_N, targets_B, self.segments.to(device))
+
+
+class LabelledTask:
+    """Training on labelled texts; see :class:`regard.tasks.task.Task`.
+
+    Args:
+        config: The settings.
+        corpus: The data.
+        tokenizer: Of the encoder.
+        goal: What labels are.
+        encoder: Makes the encoder.
+        seed: Of the order of batches.
+    """
+
+    higher_is_better = True
+    lengths: tuple[int, ...] = ()
+
+    def __init__(
+        self,
+        config: LabelledConfig,
+        corpus: Corpus,
+        tokenizer: TextPairs,
+        goal: Classes | Numbers,
+        encoder: Callable[[], Bert],
+        seed: int,
+    ) -> None:
+        self.config, self.corpus, self.tokenizer, self.goal = config, corpus, tokenizer, goal
+        self._encoder, self.monitor, self.data_notes = encoder, goal.monitor, corpus.notes
+        self.criterion: Callable[..., Loss] = goal.loss
+        self.notes: list[str] = []
+        self.train = self._rows(corpus.train, "training")
+        self.dev, self.test_rows = self._rows(corpus.dev, "development"), self._rows(corpus.test, "test")
+        self.targets = goal.targets(*self._labels(corpus.train))
+        self.dev_targets = goal.targets(*self._labels(corpus.dev))
+        self.order = Order([np.array([len(ids) for ids, _ in self.train])], config.batch_tokens, seed)
+
+    @staticmethod
+    def prepare(
+        goals: type[Classes] | type[Numbers], config: LabelledConfig, seed: int, folder: Path, is_new: bool
+    ) -> LabelledTask:
+        """Read and split the texts, and find out what labels are.
+
+        Args:
+            goals: Classes or numbers.
+            config: The settings.
+            seed: Of the split and of the order of batches.
+            folder: The run's folder.
+            is_new: Whether nothing of it is there yet.
+
+        Returns:
+            The task.
+
+        Raises:
+            ConfigError: The weights to start from are of no encoder that reads so much.
+        """
+        corpus = read_corpus(config.data, seed)
+        where = [f"{config.data.train}, line {pair.line}" for pair in corpus.train]
+        goal = goals.fit([pair.target for pair in corpus.train], where)
+        if config.init:
+            given = CATALOGUE
+            source = (
+                pretrained.get(config.init.removeprefix(given)) if config.init.startswith(given) else Path(config.init)
+            )
+            name, encoder, _ = read_folder(source)
+            if not isinstance(encoder, Bert):
+                raise ConfigError(f"a {name} is no encoder", where=config.init, mend="give a bidirectional one")
+            if encoder.max_tokens < config.data.max_tokens:
+                what = f"data.max_tokens is {config.data.max_tokens}, the encoder reads {encoder.max_tokens}"
+                raise ConfigError(what, where=config.init)
+            tokenizer = read_text_pairs(source / "tokenizer.json")
+            if config.dropout >= 0:
+                _set_dropout(encoder, config.dropout)
+            return LabelledTask(config, corpus, tokenizer, goal, encoder.float, seed)
+        kept = folder / "tokenizer.json"
+        if not is_new and kept.exists():
+            tokenizer = read_text_pairs(kept)
+        else:
+            texts = [text for pair in corpus.train for text in pair.source.split(BETWEEN)]
+            own = Tokenizer.train(texts, config.tokenizer.kind, config.tokenizer.vocab_size)
+            tokenizer = TextPairs.around(own)
+        values = {"max_len": config.data.max_tokens, "head": "none", **config.model}
+        given = {"vocab_size": tokenizer.vocab_size}
+        return LabelledTask(
+            config, corpus, tokenizer, goal, lambda: build(values, "bert", given, Bert, "label texts", "model"), seed
+        )
+
+    @property
+    def counts(self) -> str:
+        """What is trained on, in numbers."""
+        c = self.corpus
+        texts = f"{len(c.train):,} training, {len(c.dev):,} development, {len(c.test):,} test texts"
+        kinds = f"; {self.goal.num_outputs} classes" if isinstance(self.goal, Classes) else ""
+        return f"{texts}{kinds}; {self.tokenizer.vocab_size:,} tokens in the vocabulary"
+
+    @property
+    def digest(self) -> str:
+        """Hash of all texts and labels."""
+        return self.corpus.digest()
+
+    def build(self) -> Labelled:
+        """Build the model."""
+        return Labelled(self._encoder(), self.goal.num_outputs, self.config.pooling)
+
+    def tokenizers(self) -> dict[str, Any]:
+        """Give the tokenizer by the name of its file."""
+        return {"tokenizer.json": self.tokenizer}
+
+    def batch(self, index: int) -> LabelBatch:
+        """Make a micro-batch, a pure function of (seed, index)."""
+        chosen = self.order.at(index)
+        some = [self.train[n] for n in chosen]
+        tokens_N, types_N = (torch.from_numpy(np.concatenate(side)) for side in zip(*some, strict=True))
+        return LabelBatch(tokens_N, types_N, self.targets[chosen], Segments.ragged([len(ids) for ids, _ in some]))
+
+    def name_batch(self, index: int) -> str:
+        """Say which lines of the training data a micro-batch holds."""
+        return self.corpus.name_lines(self.order.at(index).tolist())
+
+    def count(self, batch: LabelBatch) -> int:
+        """Count the texts."""
+        return len(batch.segments)
+
+    def tokens(self, batch: LabelBatch) -> int:
+        """Count the tokens."""
+        return batch.tokens_N.shape[0]
+
+    def loss(self, model: Labelled, batch: LabelBatch) -> Loss:
+        """Compute the loss, summed over texts."""
+        outputs_BO = model(batch.tokens_N, batch.segments, batch.types_N)
+        return self.criterion(outputs_BO, batch.targets_B, self.config.label_smoothing)
+
+    def product(self, model: Labelled, device: torch.device) -> Labeller:
+        """Put the model and its tokenizer together."""
+        return Labeller(model, self.tokenizer, self.goal, self.config.data.max_tokens, device)
+
+    def validate(self, model: Labelled, device: torch.device) -> dict[str, float]:
+        """Compute the development part's loss and metrics."""
+        outputs = self.product(model, device).outputs(self.dev)
+        loss = float(self.goal.loss(outputs, self.dev_targets, 0.0).report) / len(self.dev)
+        if not np.isfinite(loss):
+            return {"loss": loss}
+        measures = self.goal.measure(self.goal.labels(outputs), self._labels(self.corpus.dev)[0])
+        return {"loss": loss, **{name: one.value for name, one in measures.items()}}
+
+    def test(self, product: Labeller) -> Evaluated:
+        """Label the test part."""
+        wanted, _ = self._labels(self.corpus.test)
+        predicted = self.goal.labels(product.outputs(self.test_rows))
+        sources = [pair.source.replace(BETWEEN, " | ") for pair in self.corpus.test]
+        return Evaluated(self.goal.measure(predicted, wanted), sources, [[one] for one in wanted], predicted)
+
+    def baselines(self, evaluated: Evaluated) -> dict[str, dict[str, Measure]]:
+        """Score ridge regression on words, and the commonest label or the mean, on the same texts."""
+        wanted, _ = self._labels(self.corpus.test)
+        texts = [[pair.source for pair in part] for part in (self.corpus.train, self.corpus.dev, self.corpus.test)]
+        targets = [self._one_hot(self.targets), self._one_hot(self.dev_targets)]
+        bag = BagOfWords.fit(texts[0], targets[0], texts[1], targets[1])
+        labels, _ = self._labels(self.corpus.train)
+        if isinstance(self.goal, Classes):
+            simple, name = Counter(labels).most_common(1)[0][0], "the commonest class"
+        else:
+            simple, name = str(self.goal.mean), "the mean"
+        found = {"ridge on words": self.goal.labels(bag(texts[2])), name: [simple] * len(wanted)}
+        return {name: self.goal.measure(predicted, wanted) for name, predicted in found.items()}
+
+    def signature(self) -> str:
+        """Say what the scores depend on besides the model."""
+        return f"|max_tokens:{self.config.data.max_tokens}"
+
+    def _one_hot(self, targets_B: Tensor) -> Tensor:
+        if isinstance(self.goal, Numbers):
+            return targets_B[:, None].double()
+        return torch.nn.functional.one_hot(targets_B, self.goal.num_outputs).double()
+
+    def _rows(self, pairs: Sequence[Pair], part: str) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Tokenize texts; of long ones the beginning is read, and they are counted."""
+        most = self.config.data.max_tokens
+        rows = self.tokenizer.encode_all([tuple(pair.source.split(BETWEEN, 1)) for pair in pairs])
+        long = sum(len(ids) > most for ids, _ in rows)
+        if long:
+            self.notes.append(f"Of {long:,} {part} texts over {most} tokens the beginning is read.")
+        return [cut(row, most) for row in rows]
+
+    def _labels(self, pairs: Sequence[Pair]) -> tuple[list[str], list[str]]:
+        return [pair.target for pair in pairs], [f"line {pair.line}" for pair in pairs]
+
+
+def _set_dropout(encoder: Bert, dropout: float) -> None:
+    for module in encoder.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = dropout

@@ -1,0 +1,87 @@
+"""The verb ``regard classify``."""
+
+import json
+from pathlib import Path
+
+import pytest
+from cli_tools import Cli
+from public_encoder import write_encoder
+
+from regard.cli.main import main
+
+
+@pytest.fixture(scope="module")
+def mood(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on a tiny public encoder, by the command itself."""
+    folder = tmp_path_factory.mktemp("mood")
+    (folder / "encoder").mkdir()
+    write_encoder(folder / "encoder")
+    letters = "abcdefg"
+    rows = [(f"{a} {b} {c}", "early" if a < "d" else "late") for a in letters for b in letters for c in letters[:3]]
+    (folder / "texts.tsv").write_text("".join(f"{text}\t{label}\n" for text, label in rows))
+    sets = [
+        f"init={folder / 'encoder'}",
+        "data.max_tokens=10",
+        "training.max_steps=20",
+        "training.validate_every_steps=10",
+    ]
+    options = [word for one in sets for word in ("--set", one)]
+    with pytest.raises(SystemExit) as done:
+        main(["train", "classify", "--data", f"{folder}/texts.tsv", "--out", f"{folder}/run", "--quiet", *options])
+    assert done.value.code == 0
+    return folder / "run"
+
+
+def test_a_line_gets_a_label(mood: Path, cli: Cli) -> None:
+    lines = "a b c\ng f e\na b\tc d\n\n"
+    done = cli(["classify", mood], stdin=lines)
+    assert (done.returncode, done.stderr) == (0, "")
+    labels = done.stdout.splitlines()
+    assert len(labels) == 4
+    assert {*labels} <= {"early", "late"}
+    done = cli(["classify", mood, "--json", "--batch", "1"], stdin=lines)
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["label"] for row in rows] == labels
+    assert all(set(row["probabilities"]) == {"early", "late"} for row in rows)
+    assert all(max(row["probabilities"], key=row["probabilities"].get) == row["label"] for row in rows)
+
+
+def test_bad_input_is_one_line(mood: Path, trained, cli: Cli) -> None:
+    for args, stdin, code, words in (
+        (
+            [mood],
+            "a\n" * 300 + "a b c d e f g a b c d\n",
+            2,
+            ("text 301 has 13 tokens; the model reads 10", "--truncate"),
+        ),
+        ([mood, "--batch", "0"], "a\n", 2, ("--batch is 0",)),
+        ([trained.out], "a\n", 2, ("a model for the task 'translate'", "regard translate")),
+        ([mood / "nothing"], "a\n", 3, ("no model here",)),
+    ):
+        done = cli(["classify", *args], stdin=stdin)
+        assert done.returncode == code, done.stderr
+        assert done.stderr.count("\n") == 1
+        for word in words:
+            assert word in done.stderr
+    assert cli(["classify", mood, "--truncate"], stdin="a b c d e f g a b c d\n").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        ({"labels": {"names": [1, 2]}}, "labels are not as they are written"),
+        ({"labels": {}}, "labels are not as they are written"),
+        ({"task": "regress"}, "labels are not as they are written"),
+        ({"pooling": "max"}, "'max' is not allowed"),
+        ({"labels": {"names": ["a", "b", "c"]}}, "shape"),
+    ],
+)
+def test_damaged_folders_are_one_line(damage: dict, words: str, mood: Path, cli: Cli, tmp_path: Path) -> None:
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (tmp_path / name).write_bytes((mood / "model" / name).read_bytes())
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | damage))
+    done = cli(["classify", tmp_path], stdin="a\n")
+    assert done.returncode in (3, 4), done.stderr
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,189 @@
+"""Labelled texts: goals, batches, loss, fine-tuning a public encoder, a whole run."""
+
+import json
+import random
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from public_encoder import write_encoder
+
+import regard
+from regard.attention import Segments
+from regard.errors import ConfigError, ContextError, DataError
+from regard.models.public import read_folder
+from regard.tasks.baselines import BagOfWords
+from regard.tasks.corpus import PairData
+from regard.tasks.labelled import LabelledConfig, LabelledTask, LabelTokenizerConfig
+from regard.tasks.labeller import Classes, Labeller, Numbers
+from regard.training import recipe, run
+
+TINY = {"family": "bert", "embed_dim": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 32}
+GOOD, BAD = ["wonderful", "moving", "bright", "warm", "clever"], ["dull", "slow", "empty", "cold", "silly"]
+
+
+def rows(count: int = 300, seed: int = 2) -> list[tuple[str, str]]:
+    """Sentences with a class that two of their words decide, unless "not" stands before them."""
+    draws = random.Random(seed)
+    made = {}
+    for _ in range(count):
+        is_good, turned = draws.random() < 0.5, draws.random() < 0.5
+        words = draws.choices(GOOD if is_good != turned else BAD, k=2)
+        text = f"a {'not ' if turned else ''}{words[0]} and {words[1]} film {draws.randint(0, 99)}"
+        made[text] = "good" if is_good else "bad"
+    return list(made.items())
+
+
+def make_task(folder: Path, goals: type = Classes, table: list[tuple[str, str]] | None = None, **changes: object):
+    path = folder / "texts.tsv"
+    path.write_text("".join(f"{text}\t{label}\n" for text, label in (rows() if table is None else table)))
+    values = {"tokenizer": LabelTokenizerConfig("whitespace", 300), "model": TINY, "batch_tokens": 120}
+    data = PairData(str(path), max_tokens=changes.pop("max_tokens", 16), source=changes.pop("source", None))
+    config = LabelledConfig(data=data, **{**values, **changes})
+    return LabelledTask.prepare(goals, config, 5, folder, True)
+
+
+def test_classes_are_those_of_the_training_part(tmp_path: Path) -> None:
+    task = make_task(tmp_path)
+    assert task.goal == Classes(("bad", "good"))
+    batch = task.batch(0)
+    assert len(batch.targets_B) == len(batch.segments) > 3
+    assert {*batch.targets_B.tolist()} == {0, 1}
+    with pytest.raises(DataError, match=r"line 3: .*the class 'ugly' is not in the training part|ugly"):
+        task.goal.targets(["good", "ugly"], ["line 2", "line 3"])
+    with pytest.raises(DataError, match="one class alone: 'x'"):
+        Classes.fit(["x", "x"], ["line 1", "line 2"])
+    with pytest.raises(DataError, match="for numbers train regress"):
+        Classes.fit([str(n) for n in range(3000)], ["line"] * 3000)
+
+
+def test_numbers_are_centred(tmp_path: Path) -> None:
+    table = [(text, "3.5" if label == "good" else "-1") for text, label in rows()]
+    task = make_task(tmp_path, Numbers, table)
+    assert float(task.targets.mean()) == pytest.approx(0, abs=1e-5)
+    assert float(task.targets.std(correction=0)) == pytest.approx(1, abs=1e-5)
+    assert task.goal.labels(task.targets[:, None]) == [f"{float(pair.target):.4f}" for pair in task.corpus.train]
+    for label, words in (("high", "'high' is no number"), ("nan", "'nan' is no number")):
+        with pytest.raises(DataError, match=words):
+            task.goal.targets([label], ["line 7"])
+    with pytest.raises(DataError, match="all numbers are 2"):
+        Numbers.fit(["2", "2"], ["line 1", "line 2"])
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
+@pytest.mark.parametrize("goals", [Classes, Numbers])
+def test_the_loss_is_that_of_each_text_alone(goals: type, pooling: str, tmp_path: Path) -> None:
+    table = rows() if goals is Classes else [(text, str(len(text))) for text, _ in rows()]
+    task = make_task(tmp_path, goals, table, pooling=pooling)
+    model = task.build().double().eval()
+    batch = task.batch(0)
+    want = 0.0
+    ends = np.cumsum(batch.segments.lengths)
+    for place, (end, length) in enumerate(zip(ends, batch.segments.lengths, strict=True)):
+        tokens_T = batch.tokens_N[end - length : end]
+        hidden_TD = model.encoder(tokens_T, Segments.ragged([int(length)]))
+        pooled_D = {"mean": hidden_TD.mean(0), "cls": hidden_TD[0], "last": hidden_TD[-1]}[pooling]
+        outputs_O = model.output(pooled_D).detach()
+        if goals is Classes:
+            want -= float(outputs_O.log_softmax(-1)[batch.targets_B[place]])
+        else:
+            want += float((outputs_O[0] - batch.targets_B[place]) ** 2)
+    assert float(task.loss(model, batch).report) == pytest.approx(want, rel=1e-6)
+
+
+def test_two_texts_are_told_apart_by_their_types(tmp_path: Path) -> None:
+    table = [(f"the {n} film|it was {n}", "yes" if n % 2 else "no") for n in range(200)]
+    path = tmp_path / "t.jsonl"
+    path.write_text("".join(json.dumps({"source": s.replace("|", "\t"), "target": t}) + "\n" for s, t in table))
+    config = LabelledConfig(PairData(str(path), max_tokens=16), model=TINY)
+    task = LabelledTask.prepare(Classes, config, 5, tmp_path, True)
+    ids, types = task.train[0]
+    middle = int(np.flatnonzero(types)[0])
+    end = task.tokenizer.inner.token_to_id("</s>")
+    assert types.tolist() == [0] * middle + [1] * (len(types) - middle)
+    assert ids[middle - 1] == ids[-1] == end
+    assert ids[0] == task.tokenizer.inner.token_to_id("<s>")
+
+
+def test_long_texts_are_cut_counted_and_keep_their_end(tmp_path: Path) -> None:
+    task = make_task(tmp_path, max_tokens=5)
+    assert max(len(ids) for ids, _ in task.train) == 5
+    assert {int(ids[-1]) for ids, _ in task.train} == {task.tokenizer.inner.token_to_id("</s>")}
+    assert any("training texts over 5 tokens the beginning is read" in note for note in task.notes)
+
+
+def test_a_public_encoder_is_gone_on_from(tmp_path: Path) -> None:
+    (tmp_path / "encoder").mkdir()
+    write_encoder(tmp_path / "encoder")
+    table = [
+        (" ".join(random.Random(n).choices("abcdefg", k=5)) + f" {'a' if n % 2 else 'b'}", str(n % 2))
+        for n in range(200)
+    ]
+    task = make_task(tmp_path, Classes, table, init=str(tmp_path / "encoder"), max_tokens=12)
+    _, theirs, _ = read_folder(tmp_path / "encoder")
+    model = task.build()
+    for name, value in theirs.state_dict().items():
+        assert torch.equal(model.encoder.state_dict()[name], value.float()), name
+    with pytest.raises(ConfigError, match=r"data\.max_tokens is 500, the encoder reads"):
+        make_task(tmp_path, Classes, table, init=str(tmp_path / "encoder"), max_tokens=500)
+    task = make_task(tmp_path, Classes, table, init=str(tmp_path / "encoder"), max_tokens=12, dropout=0.3)
+    assert {m.p for m in task.build().encoder.modules() if isinstance(m, torch.nn.Dropout)} == {0.3}
+
+
+def test_ridge_on_words_is_that_of_the_library() -> None:
+    pytest.importorskip("sklearn")
+    from sklearn.linear_model import Ridge
+
+    texts = [text for text, _ in rows()]
+    targets_BO = torch.tensor([[float(len(text)), float(text.count("a"))] for text in texts], dtype=torch.float64)
+    bag = BagOfWords.fit(texts[:200], targets_BO[:200], texts[200:], targets_BO[200:])
+    x = bag._rows(texts).to_dense().numpy()
+    assert np.allclose((x**2).sum(1), 1)
+    mean = targets_BO[:200].mean(0).numpy()
+    tried = {}
+    for penalty in (0.1, 0.3, 1.0, 3.0, 10.0):
+        ridge = Ridge(penalty, fit_intercept=False).fit(x[:200], targets_BO[:200].numpy() - mean)
+        tried[penalty] = ridge.predict(x) + mean
+    errors = {p: ((y[200:] - targets_BO[200:].numpy()) ** 2).mean() for p, y in tried.items()}
+    assert np.allclose(bag(texts).numpy(), tried[min(errors, key=errors.get)], atol=1e-6)
+
+
+@pytest.mark.parametrize("goals", ["classify", "regress"])
+def test_a_run_learns_what_words_alone_do_not_tell_and_can_be_used(goals: str, tmp_path: Path) -> None:
+    path = tmp_path / "texts.tsv"
+    names = {"good": "good", "bad": "bad"} if goals == "classify" else {"good": "1.5", "bad": "-2"}
+    path.write_text("".join(f"{text}\t{names[label]}\n" for text, label in rows(900)))
+    values = recipe.with_data(recipe.read(goals), str(path))
+    values |= {"init": "", "model": {**TINY, "dropout": 0.0, "attention_dropout": 0.0}, "batch_tokens": 256}
+    values |= {"tokenizer": {"kind": "whitespace", "vocab_size": 300}}
+    values["training"] = {
+        "max_steps": 250,
+        "learning_rate": 0.01,
+        "validate_every_steps": 50,
+        "warmup_steps": 5,
+        "schedule": "linear",
+    }
+    result = run.run(recipe.resolve(values), tmp_path / "run", device="cpu", quiet=True)
+    metric = {"classify": "accuracy", "regress": "pearson"}[goals]
+    assert result.metric == metric
+    assert result.scores[metric] > 0.95
+    simple = {"classify": "the commonest class", "regress": "the mean"}[goals]
+    assert set(result.scores["baselines"]) == {"ridge on words", simple}
+    loaded = regard.load(tmp_path / "run")
+    assert isinstance(loaded, Labeller)
+    texts = ["a wonderful and warm film 3", "a not wonderful and warm film 3", "a not dull and slow film 3"]
+    found = [one.label for one in loaded.classify(texts)]
+    if goals == "classify":
+        assert found == ["good", "bad", "good"]
+        assert loaded.classify(texts)[0].probabilities["good"] > 0.5
+        assert sum(loaded.classify(texts)[0].probabilities.values()) == pytest.approx(1)
+    else:
+        assert [float(one) > 0 for one in found] == [True, False, True]
+    assert [one.label for text in texts for one in loaded.classify([text])] == found
+    with pytest.raises(ContextError, match=r"text 8 has \d+ tokens; the model reads 128"):
+        loaded.classify(["a film " * 100], first=7)
+    assert loaded.classify(["a film " * 100], truncate=True)
+    again = partial(run.run, recipe.resolve(values), tmp_path / "run", device="cpu", quiet=True)
+    assert again().scores[metric] == result.scores[metric]
