@@ -18,6 +18,7 @@ from regard.tasks.embedder import Embedder, load_embedder
 from regard.tasks.generator import Generator
 from regard.tasks.labeller import Labeller
 from regard.tasks.public_text import is_causal, load_generator
+from regard.tasks.tagger import Tagger
 from regard.tasks.task import Evaluated
 from regard.tasks.translator import Translator
 from regard.training import hardware, recipe, run
@@ -36,7 +37,7 @@ def train(
     """Train a model, score it beside baselines, and write a run folder with a report.
 
     Args:
-        task: What to train for: ``translate``, ``lm``, ``classify``, ``regress``.
+        task: What to train for: ``translate``, ``lm``, ``classify``, ``regress``, ``tag``.
         out: The run's folder.
         data: The training file; None where the recipe names its own.
         recipe_name: A recipe's name or YAML file; None is the task's default recipe.
@@ -60,7 +61,7 @@ def train(
     return run.run(resolved, Path(out), device=device, quiet=quiet)
 
 
-def load(path: str | Path, device: str = "cpu") -> Translator | Generator | Labeller | Embedder:
+def load(path: str | Path, device: str = "cpu") -> Translator | Generator | Labeller | Tagger | Embedder:
     """Load a model.
 
     Args:

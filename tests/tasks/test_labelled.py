@@ -16,7 +16,8 @@ from regard.errors import ConfigError, ContextError, DataError
 from regard.models.public import read_folder
 from regard.tasks.baselines import BagOfWords
 from regard.tasks.corpus import PairData
-from regard.tasks.labelled import LabelledConfig, LabelledTask, LabelTokenizerConfig
+from regard.tasks.encoders import LabelTokenizerConfig
+from regard.tasks.labelled import LabelledConfig, LabelledTask
 from regard.tasks.labeller import Classes, Labeller, Numbers
 from regard.training import recipe, run
 

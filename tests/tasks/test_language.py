@@ -68,6 +68,8 @@ def test_each_epoch_predicts_every_token_once_in_batches_within_the_budget(conte
             for text, start, end in batch:
                 counts[text][start + 1 : end] += 1
         assert all(count[0] == 0 and (count[1:] == 1).all() for count in counts)
+        whole = {(int(text), int(end)) for batch in batches for text, start, end in batch if start == 0}
+        assert all((n, length) in whole for n, length in enumerate(lengths) if length - 1 <= context)
         seen.add(tuple(map(tuple, np.concatenate(batches).tolist())))
     assert len(seen) == (1 if context == 1 else 3) or context == 1
     again = Pieces(lengths, context, 1003, 7)
@@ -141,15 +143,23 @@ def test_a_run_trains_scores_and_can_be_used(tmp_path: Path) -> None:
     assert result.metric == "bits_per_byte"
     scores = result.scores
     assert scores["bits_per_byte"] < scores["baselines"]["tokens by their frequency"]["bits_per_byte"]
+    shards = {part: Shard.read(tmp_path / "run" / "tokens" / part) for part in ("train", "dev", "test")}
+    assert 4 < len(shards["test"]) < 40
+    assert 4 < len(shards["dev"]) < 40
+    counts = np.bincount(shards["train"].tokens, minlength=300) + 1
+    start = Tokenizer.read(tmp_path / "run" / "tokenizer.json").start_id
+    nats = sum(-math.log(counts[t] / counts.sum()) for t in shards["test"].tokens.tolist() if t != start)
+    frequency = scores["baselines"]["tokens by their frequency"]["bits_per_byte"]
+    assert frequency == pytest.approx(nats / math.log(2) / shards["test"].num_bytes)
     assert set(scores["baselines"]) == {
-        "xz -9, the test part alone",
-        "xz -9, having read the training part",
+        "xz -9 of the test part",
+        "xz -9 after the training part",
         "tokens by their frequency",
     }
     assert scores["signatures"]["bits_per_byte"].endswith("|context:24|stride:12|version:regard-1|avg:1|seed:1")
     page = (tmp_path / "run" / "report.html").read_text()
     assert "bits per byte" in page
-    assert "xz -9, the test part alone" in page
+    assert "xz -9 of the test part" in page
     loaded = regard.load(tmp_path / "run")
     assert isinstance(loaded, Generator)
     held_out = decoded_test(tmp_path / "run")

@@ -40,6 +40,7 @@ VERBS = {
         'generate runs/book --sample --top-p 0.9 <<< "In the beginning"',
     ),
     "classify": ("Label each line of standard input: a class or a number.", "classify runs/mood < texts.txt"),
+    "tag": ("Tag the words of each line of standard input.", "tag runs/entities < texts.txt"),
     "embed": (
         "Give each line of standard input a vector, as JSON.",
         "embed all-MiniLM-L6-v2 < texts.txt > vectors.jsonl",

@@ -16,12 +16,13 @@ TASKS = {
     "translate": "pairs of texts: sentences and translations, words and their sounds",
     "lm": "texts: a model that goes on from a beginning",
     "classify": "texts with classes: sentiment, topic, spam",
+    "tag": "sentences with a tag a word: named entities, parts of speech",
     "regress": "texts with numbers: ratings, similarity",
 }
 
 
 def train(
-    task: Annotated[str | None, Parameter(help="What to train for: translate, lm, classify, regress.")] = None,
+    task: Annotated[str | None, Parameter(help="What to train for: translate, lm, classify, regress, tag.")] = None,
     *,
     data: Annotated[
         str | None,

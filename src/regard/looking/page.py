@@ -295,14 +295,16 @@ def _curves(report: Report, chart: str) -> str:
 
 def _samples(samples: Sequence[Sample]) -> str:
     verdicts = {"right": "✓ right", "wrong": "✗ wrong", "": "–"}
+    judged = any(one.mark for one in samples)
     rows = []
     for one in samples:
         texts = (("Source", one.source), ("Reference", one.reference), ("Output", one.output))
-        verdict = f'<td class="verdict {one.mark}" data-name="Verdict">{verdicts[one.mark]}</td>'
+        verdict = f'<td class="verdict {one.mark}" data-name="Verdict">{verdicts[one.mark]}</td>' if judged else ""
         told = "".join(f'<td data-name="{name}" dir="auto">{escape(text)}</td>' for name, text in texts)
         rows.append(f"<tr>{verdict}{told}</tr>")
-    head = "<tr><th>Verdict</th><th>Source</th><th>Reference</th><th>Output</th></tr>"
-    return f'<table class="samples"><thead>{head}</thead><tbody>{"".join(rows)}</tbody></table>'
+    head = f"<tr>{'<th>Verdict</th>' if judged else ''}<th>Source</th><th>Reference</th><th>Output</th></tr>"
+    kind = "samples judged" if judged else "samples"
+    return f'<table class="{kind}"><thead>{head}</thead><tbody>{"".join(rows)}</tbody></table>'
 
 
 def _alignment(maps: Maps) -> str:

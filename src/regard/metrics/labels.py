@@ -70,6 +70,57 @@ def numbers(predicted: Sequence[float], wanted: Sequence[float]) -> dict[str, Me
     }
 
 
+def spans(tags: Sequence[str]) -> set[tuple[str, int, int]]:
+    """Find the spans that tags of the forms B-type, I-type and O mark.
+
+    A span begins at B-, or at I- behind another type or none (as in the evaluation script of CoNLL-2003).
+
+    Args:
+        tags: Of the words of one sentence.
+
+    Returns:
+        Type, first word, and the word behind the last.
+    """
+    found: set[tuple[str, int, int]] = set()
+    start, kind = 0, ""
+    for place, tag in enumerate([*tags, "O"]):
+        begins, _, type_ = tag.partition("-")
+        goes_on = begins == "I" and type_ == kind and kind != ""
+        if kind and not goes_on:
+            found.add((kind, start, place))
+        if not goes_on:
+            start, kind = place, type_ if begins in ("B", "I") else ""
+    return found
+
+
+def tagging(predicted: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]]) -> dict[str, Measure]:
+    """Score tags of words: F1 of whole spans over all sentences, and the share of right tags.
+
+    Args:
+        predicted: Tags of each sentence by the model.
+        wanted: The right ones.
+
+    Returns:
+        ``span_f1``, zero where there is no span, and ``accuracy``.
+
+    Raises:
+        DataError: The two differ in number, or are empty.
+    """
+    _check(predicted, wanted)
+    right = said = there = hits = words = 0
+    for one, other in zip(predicted, wanted, strict=True):
+        _check(one, other)
+        found, needed = spans(one), spans(other)
+        right, said, there = right + len(found & needed), said + len(found), there + len(needed)
+        hits, words = hits + sum(a == b for a, b in zip(one, other, strict=True)), words + len(other)
+    f1 = 2 * right / (said + there) if said + there else 0.0
+    how = f"n:{len(wanted)}|spans:{there}|version:regard-1"
+    return {
+        "span_f1": Measure("span_f1", f1, f"span_f1|exact spans and types|{how}"),
+        "accuracy": Measure("accuracy", hits / words, f"accuracy|words:{words}|version:regard-1"),
+    }
+
+
 def _correlation(x: np.ndarray, y: np.ndarray) -> float:
     x, y = x - x.mean(), y - y.mean()
     spread = math.sqrt(float(x @ x) * float(y @ y))

@@ -1,4 +1,4 @@
-"""An encoder with a layer that labels whole texts: fine-tuning (Devlin et al. 2019, §4.1)."""
+"""An encoder with a layer on top that labels whole texts, or each token: fine-tuning (Devlin et al. 2019, §4.1)."""
 
 from __future__ import annotations
 
@@ -45,3 +45,33 @@ class Labelled(nn.Module):
         pooled_BD = pool(self.encoder(tokens_N, segments, types_N), segments, self.pooling)
         outputs_BO = self.output(self.dropout(pooled_BD))
         return outputs_BO.to(torch.promote_types(outputs_BO.dtype, torch.float32))
+
+
+class Tagged(nn.Module):
+    """outputs_n = W · dropout(encoder(tokens)_n) + b, for every token n (Devlin et al. 2019, §5.3).
+
+    Args:
+        encoder: The encoder.
+        num_outputs: Tags.
+    """
+
+    def __init__(self, encoder: Bert, num_outputs: int) -> None:
+        super().__init__()
+        self.encoder, self.config = encoder, encoder.config
+        self.dropout = nn.Dropout(encoder.config.dropout)
+        self.output = nn.Linear(encoder.config.embed_dim, num_outputs)
+        nn.init.normal_(self.output.weight, std=0.02)
+        nn.init.zeros_(self.output.bias)
+
+    def forward(self, tokens_N: Tensor, segments: Segments) -> Tensor:
+        """Tag tokens.
+
+        Args:
+            tokens_N: int64, tokens of the batch.
+            segments: Which belong together.
+
+        Returns:
+            outputs_NO, at least float32.
+        """
+        outputs_NO = self.output(self.dropout(self.encoder(tokens_N, segments)))
+        return outputs_NO.to(torch.promote_types(outputs_NO.dtype, torch.float32))

@@ -22,16 +22,17 @@ from regard.files import json_bytes, read_config, reading, write_aside
 from regard.layers.pooling import Pooling
 from regard.models.bert import Bert, BertConfig
 from regard.models.interface import EncoderDecoder, LanguageModel
-from regard.models.labelled import Labelled
+from regard.models.labelled import Labelled, Tagged
 from regard.models.registry import check_bounds, families, family
 from regard.models.weights import build_like, gather, read_tensors, write_tensors
 from regard.tasks.generator import Generator
 from regard.tasks.labeller import Classes, Labeller, Numbers, objective, read_text_pairs
 from regard.tasks.pairs import SHARED, SIDES, PairTokenizer
+from regard.tasks.tagger import Tagger
 from regard.tasks.translator import Translator
 
-Product = Translator | Generator | Labeller
-P = TypeVar("P", Translator, Generator, Labeller)
+Product = Translator | Generator | Labeller | Tagger
+P = TypeVar("P", Translator, Generator, Labeller, Tagger)
 FORMAT = 1
 MODEL_TYPE = "regard"
 CONFIG_CAP_BYTES = 1 << 20
@@ -102,7 +103,7 @@ def save(folder: Path, product: Product, weights: Mapping[str, Tensor] | None = 
         settings=settings.plain(model.config),
         max_tokens=product.max_tokens,
         references=product.references if isinstance(product, Translator) else "line",
-        labels=product.goal.facts() if isinstance(product, Labeller) else {},
+        labels=_labels(product),
         pooling=product.model.pooling if isinstance(product, Labeller) else "mean",
         architectures=(type(model).__name__,),
     )
@@ -113,6 +114,12 @@ def save(folder: Path, product: Product, weights: Mapping[str, Tensor] | None = 
         write_aside(folder / "README.md", card)
     write_aside(folder / "config.json", json_bytes(settings.plain(config)))
     write_tensors(folder / "model.safetensors", gather(model) if weights is None else weights)
+
+
+def _labels(product: Product) -> dict[str, Any]:
+    if isinstance(product, Tagger):
+        return Classes(product.names).facts()
+    return product.goal.facts() if isinstance(product, Labeller) else {}
 
 
 def load(path: str | Path, device: torch.device | None = None) -> Product:
@@ -240,12 +247,28 @@ def _labeller(
     return Labeller(model, tokenizer, goal, config.max_tokens, device)
 
 
+def _tagger(
+    folder: Path, config: FolderConfig, model_config: Any, build: Callable[..., Any], device: torch.device | None
+) -> Tagger:
+    goal = objective(Classes.task, config.labels, str(folder / "config.json"))
+    tokenizer = read_text_pairs(folder / SHARED)
+    if tokenizer.vocab_size > model_config.vocab_size:
+        sizes = f"the tokenizer has {tokenizer.vocab_size} tokens, the model {model_config.vocab_size}"
+        raise CheckpointError(sizes, where=str(folder))
+
+    def make(encoder: BertConfig) -> Tagged:
+        return Tagged(Bert(encoder), goal.num_outputs)
+
+    return Tagger(build(make), tokenizer, config.labels["names"], config.max_tokens, device)
+
+
 # What each task's folder holds: the kind of model, and what is made of it.
 _KINDS: dict[str, tuple[type, Callable[..., Any]]] = {
     Translator.task: (EncoderDecoder, _translator),
     Generator.task: (LanguageModel, _generator),
     Classes.task: (Bert, _labeller),
     Numbers.task: (Bert, _labeller),
+    Tagger.task: (Bert, _tagger),
 }
 
 

@@ -16,35 +16,20 @@ import torch
 from torch import Tensor
 
 from regard.attention import Segments
-from regard.data import Pair, pretrained
+from regard.data import Pair
 from regard.data.batching import Order
-from regard.data.tokenizer import Kind, Tokenizer
 from regard.errors import ConfigError
 from regard.layers.pooling import Pooling
 from regard.metrics.measure import Measure
 from regard.models.bert import Bert
 from regard.models.labelled import Labelled
-from regard.models.public import read_folder
 from regard.tasks.baselines import BagOfWords
-from regard.tasks.building import build
-from regard.tasks.corpus import CATALOGUE, Corpus, PairData, read_corpus
-from regard.tasks.labeller import Classes, Labeller, Numbers, TextPairs, cut, read_text_pairs
+from regard.tasks.corpus import Corpus, PairData, read_corpus
+from regard.tasks.encoders import LabelTokenizerConfig, start
+from regard.tasks.labeller import Classes, Labeller, Numbers, TextPairs, cut
 from regard.tasks.task import Evaluated, Loss
 
 BETWEEN = "\t"  # two texts of one row stand in one cell, this between them
-
-
-@dataclass(frozen=True)
-class LabelTokenizerConfig:
-    """How texts become tokens where the model starts from nothing.
-
-    Attributes:
-        kind: What a token is.
-        vocab_size: Tokens at most.
-    """
-
-    kind: Kind = "byte-bpe"
-    vocab_size: int = 8000
 
 
 @dataclass(frozen=True)
@@ -159,40 +144,15 @@ class LabelledTask:
 
         Returns:
             The task.
-
-        Raises:
-            ConfigError: The weights to start from are of no encoder that reads so much.
         """
         corpus = read_corpus(config.data, seed)
         where = [f"{config.data.train}, line {pair.line}" for pair in corpus.train]
         goal = goals.fit([pair.target for pair in corpus.train], where)
-        if config.init:
-            given = CATALOGUE
-            source = (
-                pretrained.get(config.init.removeprefix(given)) if config.init.startswith(given) else Path(config.init)
-            )
-            name, encoder, _ = read_folder(source)
-            if not isinstance(encoder, Bert):
-                raise ConfigError(f"a {name} is no encoder", where=config.init, mend="give a bidirectional one")
-            if encoder.max_tokens < config.data.max_tokens:
-                what = f"data.max_tokens is {config.data.max_tokens}, the encoder reads {encoder.max_tokens}"
-                raise ConfigError(what, where=config.init)
-            tokenizer = read_text_pairs(source / "tokenizer.json")
-            if config.dropout >= 0:
-                _set_dropout(encoder, config.dropout)
-            return LabelledTask(config, corpus, tokenizer, goal, encoder.float, seed)
-        kept = folder / "tokenizer.json"
-        if not is_new and kept.exists():
-            tokenizer = read_text_pairs(kept)
-        else:
-            texts = [text for pair in corpus.train for text in pair.source.split(BETWEEN)]
-            own = Tokenizer.train(texts, config.tokenizer.kind, config.tokenizer.vocab_size)
-            tokenizer = TextPairs.around(own)
-        values = {"max_len": config.data.max_tokens, "head": "none", **config.model}
-        given = {"vocab_size": tokenizer.vocab_size}
-        return LabelledTask(
-            config, corpus, tokenizer, goal, lambda: build(values, "bert", given, Bert, "label texts", "model"), seed
-        )
+        texts = (text for pair in corpus.train for text in pair.source.split(BETWEEN))
+        kept = None if is_new else folder / "tokenizer.json"
+        most = config.data.max_tokens
+        begin = start(config.init, most, config.dropout, config.model, config.tokenizer, texts, kept)
+        return LabelledTask(config, corpus, begin.tokenizer, goal, begin.encoder, seed)
 
     @property
     def counts(self) -> str:
@@ -293,9 +253,3 @@ class LabelledTask:
 
     def _labels(self, pairs: Sequence[Pair]) -> tuple[list[str], list[str]]:
         return [pair.target for pair in pairs], [f"line {pair.line}" for pair in pairs]
-
-
-def _set_dropout(encoder: Bert, dropout: float) -> None:
-    for module in encoder.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = dropout

@@ -339,8 +339,8 @@ class LanguageTask:
             return {"bits_per_byte": Measure("bits_per_byte", value, f"bits_per_byte|{how}|version:regard-1")}
 
         return {
-            "xz -9, the test part alone": packed(compressed_bits_per_byte(text), "xz -9"),
-            "xz -9, having read the training part": packed(compressed_bits_per_byte(text, known), "xz -9, primed"),
+            "xz -9 of the test part": packed(compressed_bits_per_byte(text), "xz -9"),
+            "xz -9 after the training part": packed(compressed_bits_per_byte(text, known), "xz -9, primed"),
             "tokens by their frequency": unigram,
         }
 

@@ -5,6 +5,7 @@
 ``pairs.csv``             a header, columns ``source`` and ``target`` or as named
 ``pairs.jsonl``           an object a line, keys ``source`` and ``target`` or as named
 ``pairs.parquet``         columns ``source`` and ``target`` or as named
+``tags.conll``, ``.bio``  a word a line, its tag in the last column, blank lines between sentences
 ``train.de,train.en``     two parallel files, source first
 ``train``                 the same, with ``source="de", target="en"``
 ========================  ==================================================================================
@@ -14,6 +15,7 @@ import os
 from pathlib import Path
 
 from regard.data.examples import Pair
+from regard.data.readers.conll import read_conll
 from regard.data.readers.csv import read_csv
 from regard.data.readers.jsonl import read_jsonl
 from regard.data.readers.parallel import read_parallel
@@ -25,7 +27,10 @@ from regard.errors import DataError, UsageError
 __all__ = ["TEXT_CAP_BYTES", "read_lines", "read_pairs"]
 
 TEXT_CAP_BYTES = 65536
-_READERS = {".tsv": read_tsv, ".csv": read_csv, ".jsonl": read_jsonl, ".parquet": read_parquet}
+_READERS = {
+    **{".tsv": read_tsv, ".csv": read_csv, ".jsonl": read_jsonl, ".parquet": read_parquet},
+    **{".conll": read_conll, ".bio": read_conll},
+}
 
 
 def read_pairs(

@@ -1,0 +1,142 @@
+"""Tags of words: reader, first tokens, loss, spans, a whole run."""
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import regard
+from regard.attention import Segments
+from regard.data import read_pairs
+from regard.errors import DataError, UsageError
+from regard.metrics.labels import spans, tagging
+from regard.tasks.corpus import PairData
+from regard.tasks.encoders import LabelTokenizerConfig
+from regard.tasks.tagged import TaggedConfig, TaggedTask
+from regard.tasks.tagger import Tagger
+from regard.training import recipe, run
+
+TINY = {"family": "bert", "embed_dim": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 32}
+
+
+def sentences(count: int = 300, seed: int = 3) -> list[tuple[list[str], list[str]]]:
+    """A name is one word or two; what kind it is stands in the word before it."""
+    draws = random.Random(seed)
+    made = {}
+    for _ in range(count):
+        kind, size = draws.choice(["person", "place"]), draws.randint(1, 2)
+        names = draws.choices(["Paris", "London", "Florence", "Jordan"], k=size)
+        before = ["met", "greeted"] if kind == "person" else ["in", "near"]
+        words = ["we", draws.choice(before), *names, draws.choice(["today", "yesterday"]), str(draws.randint(0, 99))]
+        made[" ".join(words)] = (words, ["O", "O", f"B-{kind}", *[f"I-{kind}"] * (size - 1), "O", "O"])
+    return list(made.values())
+
+
+def write(folder: Path, table: list[tuple[list[str], list[str]]] | None = None) -> Path:
+    path = folder / "tags.conll"
+    table = sentences() if table is None else table
+    path.write_text("\n".join("".join(f"{w} X {t}\n" for w, t in zip(*one, strict=True)) for one in table))
+    return path
+
+
+def make_task(folder: Path, **changes: object) -> TaggedTask:
+    data = PairData(str(write(folder)), max_tokens=changes.pop("max_tokens", 40))  # type: ignore[arg-type]
+    values = {"tokenizer": LabelTokenizerConfig("byte-bpe", 290), "model": TINY, "batch_tokens": 200}
+    return TaggedTask.prepare(TaggedConfig(data=data, **{**values, **changes}), 5, folder, True)  # type: ignore[arg-type]
+
+
+def test_sentences_are_read_from_columns(tmp_path: Path) -> None:
+    path = tmp_path / "t.conll"
+    path.write_text("-DOCSTART- -X- O\n\n# a comment\nU.N. NNP B-org\nofficial NN O\n\n\t\nEkeus\tB-per\n")
+    assert [(p.source, p.target, p.line) for p in read_pairs(path)] == [
+        ("U.N. official", "B-org O", 4),
+        ("Ekeus", "B-per", 8),
+    ]
+    path.write_text("a B-x\nb\n")
+    with pytest.raises(DataError, match=r"line 2: a word without a tag"):
+        read_pairs(path)
+    path.write_text("\n\n")
+    with pytest.raises(DataError):
+        read_pairs(path)
+    with pytest.raises(UsageError, match="columns without names"):
+        read_pairs(path, source="word", target="tag")
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_spans_are_those_of_seqeval(seed: int) -> None:
+    from seqeval.metrics import accuracy_score, f1_score
+    from seqeval.metrics.sequence_labeling import get_entities
+
+    draws = random.Random(seed)
+    names = ["O", "O", "B-a", "I-a", "B-b", "I-b"]
+    wanted = [draws.choices(names, k=draws.randint(1, 12)) for _ in range(30)]
+    predicted = [[tag if draws.random() < 0.7 else draws.choice(names) for tag in tags] for tags in wanted]
+    for tags in wanted:
+        assert spans(tags) == {(kind, start, end + 1) for kind, start, end in get_entities(tags)}
+    found = tagging(predicted, wanted)
+    assert found["span_f1"].value == pytest.approx(f1_score(wanted, predicted))
+    assert found["accuracy"].value == pytest.approx(accuracy_score(wanted, predicted))
+
+
+def test_the_loss_is_over_the_first_token_of_each_word(tmp_path: Path) -> None:
+    task = make_task(tmp_path)
+    model = task.build().double().eval()
+    batch, want, words = task.batch(0), 0.0, 0
+    for n in task.order.at(0):
+        ids, tags = [task.tokenizer.inner.token_to_id("<s>")], []
+        for word, tag in zip(task.words["training"][n], task.tags["training"][n], strict=True):
+            tags.append((len(ids), task.names.index(tag)))
+            ids += task.tokenizer.inner.encode(word, add_special_tokens=False).ids
+        ids.append(task.tokenizer.inner.token_to_id("</s>"))
+        logp = model(torch.tensor(ids), Segments.ragged([len(ids)])).detach().log_softmax(-1)
+        want -= sum(float(logp[row, tag]) for row, tag in tags)
+        words += len(tags)
+    assert float(task.loss(model, batch).report) == pytest.approx(want, rel=1e-6)
+    assert task.count(batch) == words
+    assert task.tokens(batch) > words
+
+
+def test_words_beyond_the_cut_have_no_label_and_are_outside(tmp_path: Path) -> None:
+    task = make_task(tmp_path, max_tokens=8)
+    assert max(len(ids) for ids, _ in task.rows["training"]) == 8
+    assert any((firsts < 0).any() for _, firsts in task.rows["training"])
+    assert any("over 8 tokens the beginning is read" in note for note in task.notes)
+    batch = task.batch(0)
+    assert task.count(batch) == sum((task.rows["training"][n][1] >= 0).sum() for n in task.order.at(0))
+    tagger = task.product(task.build(), torch.device("cpu"))
+    (tags,) = tagger.tag(["word " * 20])
+    assert tags[8:] == ["O"] * 12
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.tsv"
+    path.write_text("".join(f"a b {n}\tO O\n" for n in range(100)))
+    config = TaggedConfig(PairData(str(path)), model=TINY)
+    with pytest.raises(DataError, match=r"line \d+: 2 tags for 3 words"):
+        TaggedTask.prepare(config, 5, tmp_path, True)
+    path.write_text("".join(f"a b {n}\tO O O\n" for n in range(100)))
+    with pytest.raises(DataError, match="no word has a tag"):
+        TaggedTask.prepare(config, 5, tmp_path, True)
+
+
+def test_a_run_learns_what_a_dictionary_cannot_and_can_be_used(tmp_path: Path) -> None:
+    values = recipe.with_data(recipe.read("tag"), str(write(tmp_path, sentences(900))))
+    values |= {"init": "", "model": {**TINY, "dropout": 0.0, "attention_dropout": 0.0}, "batch_tokens": 256}
+    values |= {"tokenizer": {"kind": "whitespace", "vocab_size": 300}}
+    values["training"] = {"max_steps": 200, "learning_rate": 0.01, "validate_every_steps": 50, "warmup_steps": 5}
+    result = run.run(recipe.resolve(values), tmp_path / "run", device="cpu", quiet=True)
+    assert result.metric == "span_f1"
+    assert result.scores["span_f1"] > 0.95
+    assert result.scores["baselines"]["each word's commonest tag"]["span_f1"] < 0.8
+    loaded = regard.load(tmp_path / "run")
+    assert isinstance(loaded, Tagger)
+    lines = ["we met Paris London today 3", "we in Jordan today 3", ""]
+    want = [["O", "O", "B-person", "I-person", "O", "O"], ["O", "O", "B-place", "O", "O"], []]
+    assert loaded.tag(lines) == want
+    assert [loaded.tag([line])[0] for line in lines] == want
+    assert loaded.tag([line.split() for line in lines]) == want
+    with pytest.raises(DataError, match="an empty word"):
+        loaded.tag([["a", ""]])
+    assert np.isfinite(result.scores["accuracy"])
