@@ -1,6 +1,7 @@
 """The verb ``regard tag``."""
 
 import json
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,8 @@ def entities(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("entities")
     (folder / "encoder").mkdir()
     write_encoder(folder / "encoder")
-    letters = "abcdefg"
-    rows = [
-        [f"{w}\t{'B-x' if w < 'c' else 'O'}\n" for w in (a, b, c)] for a in letters for b in letters for c in letters
-    ]
+    words = product("abcdefg", repeat=3)
+    rows = [[f"{word}\t{'B-x' if word < 'c' else 'O'}\n" for word in three] for three in words]
     (folder / "tags.conll").write_text("\n".join("".join(one) for one in rows))
     sets = [f"init={folder / 'encoder'}", "data.max_tokens=10", "training.max_steps=20"]
     options = [word for one in sets for word in ("--set", one)]

@@ -6,7 +6,7 @@ from regard.errors import DataError, UsageError
 
 
 def read_conll(path: str, *, source: str | None, target: str | None, text_cap_bytes: int) -> list[Pair]:
-    """Read words from the first column and tags from the last; lines that begin with -DOCSTART- or "# " are passed over.
+    """Read words from the first column and tags from the last; lines of -DOCSTART- and comments ("# ") are passed over.
 
     Args:
         path: A file.
