@@ -25,9 +25,9 @@ from attention.cases import (
     made_position,
     made_score,
     query_positions,
+    rank_mask,
     request,
     rotated,
-    rank_mask,
     tensor_mask,
 )
 from torch import Tensor

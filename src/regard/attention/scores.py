@@ -221,6 +221,6 @@ class Relative(Score):
         if same_type is None or self.type_bias_HK is None or self.type_embed_2HK is None:
             return scores_BHTS
         type_BTHK = (q_BTHK + self.type_bias_HK[heads_H].to(q_BTHK.dtype)) * scale
-        type_embed_2HK = self.type_embed_2HK[:, heads_H].to(q_BTHK.dtype)
-        same_BHT1, other_BHT1 = torch.einsum("bthk,ehk->bhte", type_BTHK, type_embed_2HK).split(1, -1)
+        embed_EHK = self.type_embed_2HK[:, heads_H].to(q_BTHK.dtype)
+        same_BHT1, other_BHT1 = torch.einsum("bthk,ehk->bhte", type_BTHK, embed_EHK).split(1, -1)
         return scores_BHTS + torch.where(same_type, same_BHT1, other_BHT1)

@@ -1,4 +1,4 @@
-"""Blocks that attend by relative position, to earlier parts of a text too, in one stream or in two that share weights."""
+"""Blocks that attend by relative position, to earlier parts of a text too, in streams that share weights."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ class RelativeAttention(Site):
 
 
 class RelativeBlock(nn.Module):
-    """x ← norm(x + attention(x)); x ← norm(x + MLP(x)): for the content's stream, and with the same weights for queries'.
+    """x ← norm(x + attention(x)); x ← norm(x + MLP(x)): for each of several streams, with the same weights.
 
     Args:
         embed_dim: Width D.

@@ -403,7 +403,7 @@ _PUBLIC = Layout(
 _BASE = XLNetConfig(32000)
 _LARGE = replace(_BASE, embed_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096)
 _NOTE = (
-    "32,000 SentencePiece tokens, with head. {why} of it project encoded distances, which BERT has not; the two streams "
+    "32,000 SentencePiece tokens, with head. {why} of it project encoded distances, which BERT has not; the streams "
     "share all weights, and the second one's own is one vector."
 )
 _LIKE_BERT = 'The paper prints "a similar model size" to BERT-large\'s (340 M) alone. '
