@@ -217,10 +217,10 @@ class Relative(Score):
         by_distance_BHTR = torch.einsum("bthk,rhk->bhtr", position_BTHK, r_RHK[:, heads_H])
         shape = (q_BTHK.shape[0], q_BTHK.shape[2], q_BTHK.shape[1], k_BSHK.shape[1])
         scores_BHTS = torch.einsum("bthk,bshk->bhts", content_BTHK, k_BSHK)
-        scores_BHTS = scores_BHTS + by_distance_BHTR.gather(-1, index.expand(shape))
+        scores_BHTS.add_(by_distance_BHTR.gather(-1, index.expand(shape)))  # in place: sums of scores are large
         if same_type is None or self.type_bias_HK is None or self.type_embed_2HK is None:
             return scores_BHTS
         type_BTHK = (q_BTHK + self.type_bias_HK[heads_H].to(q_BTHK.dtype)) * scale
         embed_EHK = self.type_embed_2HK[:, heads_H].to(q_BTHK.dtype)
         same_BHT1, other_BHT1 = torch.einsum("bthk,ehk->bhte", type_BTHK, embed_EHK).split(1, -1)
-        return scores_BHTS + torch.where(same_type, same_BHT1, other_BHT1)
+        return scores_BHTS.add_(torch.where(same_type, same_BHT1, other_BHT1))

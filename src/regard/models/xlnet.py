@@ -200,7 +200,7 @@ class XLNet(nn.Module):
         """
         joined = None if memory is None else self._joined(memory, segments)
         k_segments = segments if joined is None else joined.segments
-        low, high = 1 - max(segments.lengths, default=1), max(k_segments.lengths, default=1) - 1
+        low, high = 1 - max((1, *segments.lengths)), max((1, *k_segments.lengths)) - 1
         k_types_M, k_ranks_M = _behind(joined, types_N, 0), _behind(joined, order_N, torch.iinfo(torch.int64).min)
         remembered_B = k_segments.lengths_B - segments.lengths_B
         standing = Standing(segments, k_segments, low, None, types_N, k_types_M)
