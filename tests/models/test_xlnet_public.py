@@ -373,3 +373,25 @@ def test_a_dropout_that_theirs_has_not_goes_through_a_folder_too(tmp_path: Path)
     write_folder(tmp_path, "xlnet", model)
     assert read_folder(tmp_path)[1].config == model.config
     assert transformers.XLNetLMHeadModel.from_pretrained(tmp_path).config.dropout == 0.2
+
+
+def test_a_target_before_which_nothing_stands_sees_nothing_where_theirs_sees_its_own_token(tmp_path: Path) -> None:
+    """Their masks subtract 10³⁰: where all keys are masked, all are alike, and the token to predict is among them."""
+    theirs = theirs_of(mem_len=None).double()
+    theirs.save_pretrained(tmp_path)
+    ours = read_folder(tmp_path)[1].eval()
+    given = Given((4,))
+    given.ranks, given.targets = [torch.tensor([2, 0, 3, 1])], [torch.arange(4)]
+    other = copy.copy(given)
+    other.tokens = [given.tokens[0].clone()]
+    other.tokens[0][1] += 1
+    moved = []
+    for read in (
+        lambda of: call(exact(theirs), of, False, True, None)[0],
+        lambda of: layers_of_ours(ours, of, False, True)[0],
+    ):
+        one, two = (read(of)[-1][0] for of in (given, other))
+        moved.append((one - two).abs().amax(-1))
+    assert moved[0][1] > 1e-3
+    assert moved[1][1] == 0
+    assert (moved[1][[0, 2, 3]] > 1e-3).all()

@@ -4,7 +4,7 @@ Paper: Yang et al. 2019, "XLNet", §2: permutations (§2.2), two streams that sh
 parts of a text and relative positions from Transformer-XL (§2.4; Dai et al. 2019), relative segment encodings (§2.5).
 Ours differs in: no padding (flat rows and segments), so that memories of unequal lengths stand side by side; the
 queries' stream is computed for targets alone; a target before which nothing stands sees nothing and gets zeros from
-attention, where the released code takes the mean of all values, its own among them; in training, one dropout of the
+attention, where the public implementation takes the mean of all values, its own among them; in training, one dropout of the
 encoded distances serves all texts of a batch.
 """
 
