@@ -77,9 +77,10 @@ class RelativeAt(Score):
         self.score, self.r_RHK, self.where = score, r_RHK, standing
 
     def forward(self, q_BTHK: Tensor, k_BSHK: Tensor, at: Grid) -> Tensor:
-        index = self.where.distance(at) - self.where.low
-        # What this group needs of all distances. Of places that fill a group up any will do: none is read.
-        low, high = (int(n) for n in index.clamp(0, len(self.r_RHK) - 1).aminmax())
-        r_RHK = self.r_RHK[low : high + 1].to(q_BTHK.dtype)
-        index = index.clamp(low, high) - low
+        index, r_RHK = self.where.distance(at) - self.where.low, self.r_RHK
+        if not self.where.q_segments.form == self.where.k_segments.form == "uniform":
+            # What this group needs of all distances. Of places that fill a group up any will do: none is read.
+            low, high = (int(n) for n in index.clamp(0, len(r_RHK) - 1).aminmax())
+            index, r_RHK = index.clamp(low, high) - low, r_RHK[low : high + 1]
+        r_RHK = r_RHK.to(q_BTHK.dtype)
         return self.score.compare(q_BTHK, k_BSHK, at.head.flatten(), index, r_RHK, self.where.same_type(at))

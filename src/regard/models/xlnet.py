@@ -4,8 +4,8 @@ Paper: Yang et al. 2019, "XLNet", §2: permutations (§2.2), two streams that sh
 parts of a text and relative positions from Transformer-XL (§2.4; Dai et al. 2019), relative segment encodings (§2.5).
 Ours differs in: no padding (flat rows and segments), so that memories of unequal lengths stand side by side; the
 queries' stream is computed for targets alone; a target before which nothing stands sees nothing and gets zeros from
-attention, where the public implementation takes the mean of all values, its own among them; in training, one dropout of the
-encoded distances serves all texts of a batch.
+attention, where the public implementation takes the mean of all values, its own token's among them; in training, one
+dropout of the encoded distances serves all texts of a batch.
 """
 
 from __future__ import annotations
@@ -183,11 +183,11 @@ class XLNet(nn.Module):
         Args:
             tokens_N: int64, tokens of the batch.
             segments: Which belong together.
-            types_N: int64, segment type of each token, of which the score is told whether two are the same; None leaves
-                types out of the score, which one type everywhere does not. What is remembered is of type 0.
+            types_N: int64, segment type of each token; the score is told whether two are of one. None leaves types out,
+                which is the same as one type everywhere. What is remembered is of type 0.
             order_N: int64, rank of each token in the order of its text. A token sees those of no higher rank, a target
                 those of a lower one: give the same rank to tokens that are no targets and see each other.
-            targets_P: int64, rows of the tokens to predict, text by text, each given its order.
+            targets_P: int64, rows of the tokens to predict, text by text; None predicts none.
             memory: What is remembered of each text, from the part before; all of it is seen by all.
             remember: Give the memory for the part that follows.
 
@@ -403,8 +403,8 @@ _PUBLIC = Layout(
 _BASE = XLNetConfig(32000)
 _LARGE = replace(_BASE, embed_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096)
 _NOTE = (
-    "32,000 SentencePiece tokens, with head. {why} of it project encoded distances, which BERT has not; the streams "
-    "share all weights, and the second one's own is one vector."
+    "32,000 SentencePiece tokens, with head. {why} of it project encoded distances, which BERT has not; the two "
+    "streams share all weights, and the second one adds one vector alone."
 )
 _LIKE_BERT = 'The paper prints "a similar model size" to BERT-large\'s (340 M) alone. '
 
@@ -419,7 +419,7 @@ register(
             XLNetConfig(23, 16, 1, 4, 20, activation="relu", head="none", attention_dropout=0.0, norm_eps=1e-6),
         ),
         sizes=(
-            # Yang et al. 2019, appendix A.4.1, and the release notes of the base model.
+            # Yang et al. 2019, §3.4 (the hyperparameters of BERT-base) and §3.1 with appendix A.4.1.
             Size("xlnet-base", _BASE, None, _NOTE.format(why="7.1 M")),
             Size("xlnet-large", _LARGE, None, _LIKE_BERT + _NOTE.format(why="25.2 M")),
         ),
