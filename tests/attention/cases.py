@@ -143,6 +143,33 @@ def prefix_lengths(form: Form) -> list[int]:
     return [(3 * sequence + 2) % 5 for sequence in range(len(form.keys))]
 
 
+def some_ranks(form: Form, queries: bool) -> list[list[int]]:
+    """Of queries or keys; some are equal."""
+    lengths = form.queries if queries else form.keys
+    return [
+        [(5 * place + 3 * sequence + queries) % 7 for place in range(length)] for sequence, length in enumerate(lengths)
+    ]
+
+
+def rank_rows(form: Form, queries: bool) -> Tensor:
+    rows = some_ranks(form, queries)
+    if form.capacity is not None and not queries:
+        rows = [row + [0] * (form.capacity - len(row)) for row in rows]
+    return torch.tensor([rank for row in rows for rank in row], dtype=torch.int64)
+
+
+def rank_mask(strict: bool) -> MaskCase:
+    def make(form: Form) -> masks.Mask:
+        q_segments, k_segments = form.segments()
+        return masks.ranks(rank_rows(form, True), q_segments, rank_rows(form, False), k_segments, strict)
+
+    def loops(form: Form) -> oracle.Allow:
+        queries, keys = some_ranks(form, True), some_ranks(form, False)
+        return lambda at: keys[at.sequence][at.key] + strict <= queries[at.sequence][at.query]
+
+    return MaskCase(make, loops)
+
+
 def keys_enough(form: Form) -> bool:
     """Documents: the queries are the last of the keys."""
     return all(t <= s for t, s in zip(form.queries, form.keys, strict=True))
@@ -178,6 +205,8 @@ MASKS = {
         lambda f: masks.where(lambda at: (at.query + 2 * at.key + at.head + at.sequence) % 3 != 0),
         lambda f: lambda at: (at.query + 2 * at.key + at.head + at.sequence) % 3 != 0,
     ),
+    "ranks": rank_mask(strict=False),
+    "ranks, strict": rank_mask(strict=True),
     "bands": MaskCase(
         lambda f: masks.window(3, -1) & masks.causal() & masks.window(4, 2),
         lambda f: oracle.every(oracle.window(3, None), oracle.window(None, 0), oracle.window(4, 2)),

@@ -25,6 +25,7 @@ from attention.cases import (
     made_position,
     made_score,
     query_positions,
+    rank_mask,
     request,
     rotated,
     tensor_mask,
@@ -274,9 +275,10 @@ def test_every_mask_constructor_is_tested() -> None:
         if inspect.isfunction(function) and function.__module__ == masks.__name__ and not name.startswith("_")
         if function.__annotations__.get("return") in ("Mask", masks.Mask)
     }
-    assert constructors >= {"causal", "window", "blocks", "prefix", "documents", "tensor", "where"}
+    assert constructors >= {"causal", "window", "blocks", "prefix", "documents", "ranks", "tensor", "where"}
     source = inspect.getsource(inspect.getmodule(MaskCase))
-    table = source[source.index("MASKS = {") : source.index("def some_bias")] + inspect.getsource(tensor_mask)
+    table = source[source.index("MASKS = {") : source.index("def some_bias")]
+    table += inspect.getsource(tensor_mask) + inspect.getsource(rank_mask)
     assert {name for name in constructors if f"masks.{name}(" not in table} == set()
 
 

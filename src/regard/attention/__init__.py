@@ -5,6 +5,7 @@ attend          the one function through which every model attends; backend tabl
 segments        which tokens belong together: uniform, ragged, slots
 masks           which keys a query may attend to; combine with ``&``
 scores          how well a query and a key match
+relative        relative scores of queries that stand anywhere among the keys
 positions       encodings, rotations, biases
 multihead       MultiHeadAttention: self, cross, grouped heads, cached
 cache           keys and values kept for decoding

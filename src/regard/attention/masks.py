@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from regard.attention.segments import Segments
 from regard.errors import UsageError
 
 
@@ -199,6 +200,36 @@ class Documents(Mask):
             )
 
 
+@dataclass(frozen=True, eq=False)
+class Ranks(Mask):
+    """A query sees the keys of its sequence that come before it in an order which is not the order of places.
+
+    Attributes:
+        q_ranks_N: int64, rank of each query.
+        q_segments: The queries' sequences.
+        k_ranks_M: int64, rank of each key.
+        k_segments: The keys' sequences.
+        strict: Keys of the query's own rank are not seen.
+    """
+
+    q_ranks_N: Tensor
+    q_segments: Segments
+    k_ranks_M: Tensor
+    k_segments: Segments
+    strict: bool
+
+    def allow(self, at: Grid) -> Tensor:
+        query = self.q_ranks_N[self.q_segments.rows(at.sequence, at.query)]
+        key = self.k_ranks_M[self.k_segments.rows(at.sequence, at.key)]
+        return key < query if self.strict else key <= query
+
+    def check(self, sequences: int, heads: int, queries: int, keys: int) -> None:
+        sides = ((self.q_ranks_N, self.q_segments), (self.k_ranks_M, self.k_segments))
+        if any(len(segments) != sequences or len(ranks) != segments.num_rows for ranks, segments in sides):
+            of = " and ".join(f"{len(ranks)} ranks of {len(segments)} sequences" for ranks, segments in sides)
+            raise UsageError(f"{of} for {sequences} sequences", where="attend", mend="give one for each row")
+
+
 @dataclass(frozen=True)
 class Tensors(Mask):
     """Any mask, given as a tensor.
@@ -323,6 +354,24 @@ def documents(ids_BS: Tensor) -> Mask:
         The mask.
     """
     return Documents(ids_BS)
+
+
+def ranks(
+    q_ranks_N: Tensor, q_segments: Segments, k_ranks_M: Tensor, k_segments: Segments, strict: bool = False
+) -> Mask:
+    """See what comes earlier in an order of one's own: a factorization order (Yang et al. 2019, §2.2 and §2.3).
+
+    Args:
+        q_ranks_N: int64, rank of each query.
+        q_segments: The queries' sequences.
+        k_ranks_M: int64, rank of each key.
+        k_segments: The keys' sequences.
+        strict: Keys of the query's own rank are not seen either.
+
+    Returns:
+        The mask.
+    """
+    return Ranks(q_ranks_N, q_segments, k_ranks_M, k_segments, strict)
 
 
 def tensor(allowed: Tensor) -> Mask:

@@ -128,37 +128,99 @@ class Additive(Score):
 class Relative(Score):
     """(q + u) · k / √K + (q + v) · r_d / √K with r_d = W_r PE(d), d the distance from key to query.
 
-    The score of Transformer-XL and XLNet. XLNet's two streams are two calls with queries of their own.
-    Source: Dai et al. 2019, §3.3 (terms a to d); Yang et al. 2019, §2.2.
+    With types, + (q + w) · s / √K, where s says whether query and key are of one type or of two. The score of
+    Transformer-XL and XLNet. XLNet's two streams are two calls with queries of their own.
+
+    Given to :func:`regard.attention.attend` as it is, it encodes the distances at each call, and leaves types out; see
+    :class:`regard.attention.relative.Standing` for encoding them once for all layers, and for types.
 
     Args:
         num_heads: Query heads H.
         head_dim: Head size K.
         embed_dim: Width of the sinusoidal encoding that W_r projects; even.
+        types: There are types.
+
+    Source:
+        Dai et al. 2019, §3.3 (terms a to d); Yang et al. 2019, §2.2 and §2.5 (relative segment encodings).
     """
 
-    def __init__(self, num_heads: int, head_dim: int, embed_dim: int) -> None:
+    def __init__(self, num_heads: int, head_dim: int, embed_dim: int, types: bool = False) -> None:
         super().__init__()
         self.content_bias_HK = nn.Parameter(torch.zeros(num_heads, head_dim))
         self.position_bias_HK = nn.Parameter(torch.zeros(num_heads, head_dim))
+        self.type_bias_HK = nn.Parameter(torch.zeros(num_heads, head_dim)) if types else None
+        self.type_embed_2HK = nn.Parameter(torch.zeros(2, num_heads, head_dim)) if types else None
         self.r_proj = nn.Linear(embed_dim, num_heads * head_dim, bias=False)
 
+    def encode(self, low: int, high: int, clamp: int = 0) -> Tensor:
+        """Encode distances.
+
+        Args:
+            low: The first; negative ones are of keys ahead.
+            high: The last.
+            clamp: Distances from here on, in both directions, are encoded alike; 0 tells all apart.
+
+        Returns:
+            encoding_RD of low … high, in the dtype of W_r.
+        """
+        # Positions in float64, so that the encoding is as exact as the weights that take it.
+        distances_R = torch.arange(low, high + 1, dtype=torch.float64, device=self.r_proj.weight.device)
+        distances_R = distances_R.clamp(-clamp, clamp) if clamp else distances_R
+        return sinusoidal(distances_R, self.r_proj.in_features, "halves").to(self.r_proj.weight.dtype)
+
+    def project(self, encoding_RD: Tensor) -> Tensor:
+        """Apply W_r.
+
+        Args:
+            encoding_RD: From :meth:`encode`.
+
+        Returns:
+            r_RHK.
+        """
+        return self.r_proj(encoding_RD).unflatten(-1, self.content_bias_HK.shape)
+
     def forward(self, q_BTHK: Tensor, k_BSHK: Tensor, at: Grid) -> Tensor:
-        heads_H, num_heads, head_dim = at.head.flatten(), *q_BTHK.shape[-2:]
-        scale = 1 / math.sqrt(head_dim)
-        content_BTHK = (q_BTHK + self.content_bias_HK[heads_H].to(q_BTHK.dtype)) * scale
-        position_BTHK = (q_BTHK + self.position_bias_HK[heads_H].to(q_BTHK.dtype)) * scale
         distance = at.distance
         low, high = int(distance.min()), int(distance.max())
-        # Positions in float64, so that the encoding is as exact as the weights that take it.
-        distances_R = torch.arange(low, high + 1, dtype=torch.float64, device=q_BTHK.device)
-        encoding_RD = sinusoidal(distances_R, self.r_proj.in_features, "halves")
-        r_RHK = (
-            self.r_proj(encoding_RD.to(self.r_proj.weight.dtype))
-            .unflatten(-1, (-1, head_dim))[:, heads_H]
-            .to(q_BTHK.dtype)
+        r_RHK = self.project(self.encode(low, high)).to(q_BTHK.dtype)
+        return self.compare(q_BTHK, k_BSHK, at.head.flatten(), distance - low, r_RHK)
+
+    def compare(
+        self,
+        q_BTHK: Tensor,
+        k_BSHK: Tensor,
+        heads_H: Tensor,
+        index: Tensor,
+        r_RHK: Tensor,
+        same_type: Tensor | None = None,
+    ) -> Tensor:
+        """Score queries and keys at given distances.
+
+        Args:
+            q_BTHK: Queries.
+            k_BSHK: Keys.
+            heads_H: Which heads these are.
+            index: int64, row of r of each distance, broadcastable to (B, H, T, S).
+            r_RHK: Projected encodings, of all heads.
+            same_type: bool, likewise; None leaves types out.
+
+        Returns:
+            scores_BHTS.
+        """
+        scale = 1 / math.sqrt(q_BTHK.shape[-1])
+        content_BTHK, position_BTHK = (
+            (q_BTHK + bias_HK[heads_H].to(q_BTHK.dtype)) * scale
+            for bias_HK in (self.content_bias_HK, self.position_bias_HK)
         )
-        by_distance_BHTR = torch.einsum("bthk,rhk->bhtr", position_BTHK, r_RHK)
-        batch, queries, keys = q_BTHK.shape[0], q_BTHK.shape[1], k_BSHK.shape[1]
-        index_BHTS = (distance - low).expand(batch, num_heads, queries, keys)
-        return torch.einsum("bthk,bshk->bhts", content_BTHK, k_BSHK) + by_distance_BHTR.gather(-1, index_BHTS)
+        # One product for each query and distance, of which there are T + S − 1, and each score takes its own: no
+        # vectors of each pair are ever made.
+        by_distance_BHTR = torch.einsum("bthk,rhk->bhtr", position_BTHK, r_RHK[:, heads_H])
+        shape = (q_BTHK.shape[0], q_BTHK.shape[2], q_BTHK.shape[1], k_BSHK.shape[1])
+        scores_BHTS = torch.einsum("bthk,bshk->bhts", content_BTHK, k_BSHK)
+        scores_BHTS.add_(by_distance_BHTR.gather(-1, index.expand(shape)))  # in place: sums of scores are large
+        if same_type is None or self.type_bias_HK is None or self.type_embed_2HK is None:
+            return scores_BHTS
+        type_BTHK = (q_BTHK + self.type_bias_HK[heads_H].to(q_BTHK.dtype)) * scale
+        embed_EHK = self.type_embed_2HK[:, heads_H].to(q_BTHK.dtype)
+        same_BHT1, other_BHT1 = torch.einsum("bthk,ehk->bhte", type_BTHK, embed_EHK).split(1, -1)
+        return scores_BHTS.add_(torch.where(same_type, same_BHT1, other_BHT1))

@@ -213,6 +213,18 @@ class Segments:
         sequences_B = torch.arange(len(self), device=self.lengths_B.device)
         return sequences_B.repeat_interleave(self.capacity or self.max_len)
 
+    def rows(self, sequence: Tensor, place: Tensor) -> Tensor:
+        """Find the rows of places, for tables that have one entry a row: masks and scores look them up.
+
+        Args:
+            sequence: int64, indices of sequences.
+            place: int64, indices in their sequence, broadcastable with these.
+
+        Returns:
+            int64 rows. A place beyond its sequence's end, where a kernel fills up, gives any row that is there.
+        """
+        return (self.starts_B[sequence] + place).clamp(max=max(self.num_rows - 1, 0))
+
     def to(self, device: torch.device | str) -> Segments:
         """Copy to a device.
 

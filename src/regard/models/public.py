@@ -30,6 +30,8 @@ class Rule:
         transposed: Theirs has the input dimension first.
         outside: It stands beside the model's body, so its name has no prefix: heads.
         copies: Other names under which a file may hold the same tensor again.
+        shape: Its shape, where dimensions that ours has in one are several there: all but the first become one of ours,
+            before theirs is transposed. Empty where it has our dimensions.
     """
 
     theirs: str
@@ -37,6 +39,7 @@ class Rule:
     transposed: bool = False
     outside: bool = False
     copies: tuple[str, ...] = ()
+    shape: tuple[int, ...] = ()
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -264,12 +267,21 @@ def from_public(layout: Layout, config: Any, theirs: Mapping[str, Tensor], where
         if name is None:
             missing.append(rule.theirs)
             continue
-        tensor = theirs[name].T if rule.transposed and theirs[name].dim() == 2 else theirs[name]
+        tensor = theirs[name]
+        if rule.shape:
+            if tensor.shape != rule.shape:
+                what = f"{name} has shape {tuple(tensor.shape)}, not {rule.shape}"
+                raise CheckpointError(what, where=where, mend="see that config.json belongs to these tensors")
+            tensor = tensor.flatten(1)
+        tensor = tensor.T if rule.transposed and tensor.dim() == 2 else tensor
         if len(tensor) % len(rule.parts):
             raise CheckpointError(
                 f"{name} of shape {tuple(theirs[name].shape)} is not {len(rule.parts)} parts", where=where
             )
         for part, piece in zip(rule.parts, tensor.chunk(len(rule.parts)), strict=True):
+            if part in ours and not torch.equal(ours[part], piece):
+                what = f"{name} differs between layers that are said to share it"
+                raise CheckpointError(what, where=where)
             ours[part] = piece.contiguous()
     left = [name for name in theirs if name not in used and not name.endswith(layout.buffers)]
     for what, names in (("lacks", missing), ("has tensors that no layer here takes:", left)):
@@ -300,7 +312,8 @@ def to_public(layout: Layout, config: Any, ours: Mapping[str, Tensor]) -> dict[s
             continue
         whole = torch.cat([ours[part] for part in rule.parts])
         name = rule.theirs if rule.outside else prefix + rule.theirs
-        theirs[name] = (whole.T if rule.transposed and whole.dim() == 2 else whole).contiguous()
+        whole = whole.T if rule.transposed and whole.dim() == 2 else whole
+        theirs[name] = (whole.reshape(rule.shape) if rule.shape else whole).contiguous()
         if not config.tie:  # what is not tied, a reader does not make anew
             theirs |= {copy: theirs[name].clone() for copy in rule.copies}
     return theirs
