@@ -11,7 +11,7 @@ from regard.data import read_pairs
 from regard.decoding import DecodeOptions
 from regard.errors import UsageError
 from regard.looking import Maps
-from regard.looking.seq2seq import look as _look
+from regard.looking.reading import look as _look
 from regard.settings import set_value
 from regard.tasks import folder
 from regard.tasks.embedder import Embedder, load_embedder
@@ -108,15 +108,17 @@ def evaluate(
     return translator.evaluate(read_pairs(data, source=source, target=target), options, references)
 
 
-def look(model: Translator | str | Path, text: str, target: str | None = None) -> Maps:
+def look(
+    model: Translator | Generator | Labeller | Tagger | Embedder | str | Path, text: str, target: str | None = None
+) -> Maps:
     """Show what a model attends to.
 
     Args:
         model: A loaded model, or its path.
         text: Input.
-        target: Output to look at; None decodes it.
+        target: Of a translator or a language model: an output to look at; None lets it write one.
 
     Returns:
         The maps, which show themselves in a notebook.
     """
-    return _look(model if isinstance(model, Translator) else folder.load_as(Translator, model), text, target)
+    return _look(load(model) if isinstance(model, str | Path) else model, text, target)

@@ -130,7 +130,7 @@ VERBS = [
     (["bogus"], 2, ("bogus", "see --help")),
     (["translate"], 2, ("model", "see --help")),
     (["train"], 2, ("no task", "choose from translate")),
-    (["train", "classify", "--out", "x"], 2, ("unknown task 'classify'", "choose from translate")),
+    (["train", "paint", "--out", "x"], 2, ("unknown task 'paint'", "choose from translate")),
     (["train", "translate", "--data", "x.tsv"], 2, ("no folder for the run", "--out")),
     (["train", "translate", "--out", "x"], 2, ("no training data", "--data")),
     (["data", "get", "nothing"], 2, ("nothing", "cmudict")),

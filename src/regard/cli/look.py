@@ -32,13 +32,11 @@ def look(
         check_text(target, "--target")
     if target:
         check_text(target, "target")
-    from regard.looking.seq2seq import look as maps_of
-    from regard.tasks import folder
-    from regard.tasks.translator import Translator
-    from regard.training import hardware
+    import regard
+    from regard.looking.reading import look as maps_of
 
-    translator = folder.load_as(Translator, check_model_path(model), hardware.choose(device))
-    maps = maps_of(translator, text, target, layers)
+    maps = maps_of(regard.load(check_model_path(model), device), text, target, layers)
     maps.save(out)
-    print(maps.output)
+    if maps.output:
+        print(maps.output)
     print(f"page: {out.resolve()}")

@@ -11,12 +11,13 @@ from regard.attention import Rows, Site, record
 from regard.errors import ContextError, UsageError
 from regard.looking.maps import AttentionMap, Maps
 from regard.tasks.pairs import EncodedPairs
+from regard.tasks.task import Product
 from regard.tasks.translator import Translator, hidden
 
 
-def can_look(translator: Translator) -> bool:
-    """Say whether the model attends at all."""
-    return any(isinstance(module, Site) for module in translator.model.modules())
+def can_look(product: Product | Translator) -> bool:
+    """Say whether a model attends at all."""
+    return any(isinstance(module, Site) for module in product.model.modules())
 
 
 def look(

@@ -11,11 +11,12 @@ from typing import Any
 
 from regard.errors import ContextError
 from regard.looking import ByLength, Curve, Maps, Report, Sample, Score, report_page
-from regard.looking.seq2seq import can_look, look
+from regard.looking.reading import look
+from regard.looking.seq2seq import can_look
 from regard.metrics.measure import METRICS, Measure
 from regard.metrics.strings import measure
+from regard.tasks.generator import Generator
 from regard.tasks.task import Evaluated, Product, Task
-from regard.tasks.translator import Translator
 from regard.training.loop import Standing
 from regard.training.recipe import Recipe
 
@@ -102,7 +103,8 @@ def page(
 def _maps(product: Product, sources: Sequence[str]) -> list[Maps]:
     """Look at some inputs; an output that a poor model wrote beyond the context cannot be read again: left out."""
     found: list[Maps] = []
-    if not isinstance(product, Translator) or not can_look(product):
+    # What a language model writes is longer than a picture.
+    if isinstance(product, Generator) or not can_look(product):
         return found
     for source in sources:
         with suppress(ContextError):

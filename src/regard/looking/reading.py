@@ -1,0 +1,105 @@
+"""Attention maps of whatever attends: translators, language models, and encoders that label, tag or embed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from regard.attention import Segments, record
+from regard.errors import ContextError, UsageError
+from regard.looking import seq2seq
+from regard.looking.maps import AttentionMap, Maps
+from regard.tasks.embedder import Embedder
+from regard.tasks.generator import Generator
+from regard.tasks.labeller import Labeller
+from regard.tasks.tagger import Tagger
+from regard.tasks.translator import Translator
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A text as a model reads it.
+
+    Attributes:
+        tokens: Its tokens.
+        pieces: The tokens as a reader would write them.
+        output: What the model makes of it.
+        run: Runs the model over tokens and segments.
+        details: Anything worth a line.
+    """
+
+    tokens: list[int]
+    pieces: tuple[str, ...]
+    output: str
+    run: Callable[[torch.Tensor, Segments], Any]
+    details: dict[str, str]
+
+
+def look(product: Any, text: str, target: str | None = None, layers: str | Sequence[str] | None = None) -> Maps:
+    """Show what a model looks at while it reads a text, and writes where it does.
+
+    Every layer's self-attention is recorded in one pass over the text; of a language model over the text and what it
+    goes on with, each token attending to itself and those before it. Translators: see
+    :func:`regard.looking.seq2seq.look`.
+
+    Args:
+        product: A loaded model.
+        text: Input.
+        target: Of a translator or a language model: an output to look at; None lets it write one.
+        layers: Names or patterns of layers; None for all.
+
+    Returns:
+        The maps.
+
+    Raises:
+        UsageError: The text is empty, the model has no attention, or an output is given to a model that writes none.
+        ContextError: The text is longer than the model's context.
+    """
+    if isinstance(product, Translator):
+        return seq2seq.look(product, text, target, layers)
+    if not text.strip():
+        raise UsageError("an empty text", where="look", mend="give some words")
+    if target is not None and not isinstance(product, Generator):
+        raise UsageError("an output for a model that writes none", where="look", mend="leave it out")
+    read = _written(product, text, target) if isinstance(product, Generator) else _encoded(product, text)
+    if len(read.tokens) > product.max_tokens:
+        what = f"the text has {len(read.tokens)} tokens; the model's context is {product.max_tokens}"
+        raise ContextError(what, where="look", mend="split the text")
+    tokens_N = torch.tensor(read.tokens, dtype=torch.int64, device=product.device)
+    with torch.inference_mode(), record(product.model, layers) as rows:
+        read.run(tokens_N, Segments.ragged([len(read.tokens)], product.device))
+    maps = tuple(
+        AttentionMap(name, "self", read.pieces, read.pieces, rows[name][0].weights_HTS.float().cpu().numpy())
+        for name in rows
+    )
+    return Maps(title=text, source=text, output=read.output, maps=maps, details=read.details)
+
+
+def _written(product: Generator, text: str, target: str | None) -> _Read:
+    """A prompt and what a language model goes on with."""
+    details: dict[str, str] = {}
+    if target is None:
+        one = product.generate([text])[0]
+        target = one.text
+        details = {"log-probability": f"{one.logprob:.3f}", "complete": "yes" if one.ended else "no, cut at the limit"}
+    ids = product.tokenizer.encode(text + target)
+    start: list[int] = [] if product.start_id is None else [product.start_id]
+    pieces = (*("<s>" for _ in start), *(product.tokenizer.decode([one]) for one in ids))
+    return _Read([*start, *ids], pieces, target, product.model, details)
+
+
+def _encoded(product: Labeller | Tagger | Embedder, text: str) -> _Read:
+    """A text as an encoder reads it."""
+    if isinstance(product, Embedder):
+        inner, output, run = product.tokenizer, "", product.model
+        one = inner.encode(text)
+    else:
+        inner, run = product.tokenizer.inner, product.model.encoder
+        if isinstance(product, Labeller):
+            output, one = product.classify([text])[0].label, inner.encode(text)
+        else:
+            output, one = " ".join(product.tag([text])[0]), inner.encode(text.split(), is_pretokenized=True)
+    return _Read(one.ids, tuple(one.tokens), output, run, {})
