@@ -122,6 +122,8 @@ def tagging(predicted: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]])
 
 
 def _correlation(x: np.ndarray, y: np.ndarray) -> float:
+    if x.max() == x.min() or y.max() == y.min():
+        return 0.0
     x, y = x - x.mean(), y - y.mean()
     spread = math.sqrt(float(x @ x) * float(y @ y))
     return float(x @ y) / spread if spread else 0.0

@@ -108,6 +108,7 @@ class LabelledTask:
     """
 
     higher_is_better = True
+    unit = "text"
     lengths: tuple[int, ...] = ()
 
     def __init__(

@@ -208,6 +208,7 @@ class LanguageTask:
 
     monitor = "loss"
     higher_is_better = False
+    unit = "token"
     lengths: tuple[int, ...] = ()
 
     def __init__(

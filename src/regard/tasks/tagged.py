@@ -17,7 +17,7 @@ from torch import Tensor
 
 from regard.attention import Segments
 from regard.data import Pair
-from regard.data.batching import Order
+from regard.data.batching import Order, like_lengths
 from regard.errors import ConfigError, DataError
 from regard.metrics.labels import tagging
 from regard.metrics.measure import Measure
@@ -28,6 +28,7 @@ from regard.tasks.encoders import LabelTokenizerConfig, start
 from regard.tasks.labeller import TextPairs
 from regard.tasks.tagger import OUTSIDE, Tagger, cut_words, encode_words
 from regard.tasks.task import Evaluated, Loss, cross_entropy
+from regard.tasks.translator import evaluating
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ class TaggedTask:
 
     monitor = "span_f1"
     higher_is_better = True
+    unit = "word"
     lengths: tuple[int, ...] = ()
 
     def __init__(
@@ -120,7 +122,10 @@ class TaggedTask:
             raise DataError("no word has a tag", where=config.data.train, mend="tags are B-type, I-type and O")
         self.rows = {part: self._encoded(part) for part in self.words}
         index = {name: place for place, name in enumerate(self.names)}
-        self.labels = [np.array([index[tag] for tag in tags]) for tags in self.tags["training"]]
+        # A tag that the training part lacks has no number: no loss is computed of it, and it counts as missed.
+        self.labels = {
+            part: [np.array([index.get(tag, -1) for tag in tags]) for tags in of] for part, of in self.tags.items()
+        }
         self.order = Order([np.array([len(ids) for ids, _ in self.rows["training"]])], config.batch_tokens, seed)
 
     @staticmethod
@@ -165,16 +170,7 @@ class TaggedTask:
 
     def batch(self, index: int) -> TagBatch:
         """Make a micro-batch, a pure function of (seed, index)."""
-        chosen = self.order.at(index)
-        some = [self.rows["training"][n] for n in chosen]
-        begins = np.cumsum([0, *(len(ids) for ids, _ in some)])
-        there = [firsts >= 0 for _, firsts in some]
-        rows = [firsts[at] + begin for (_, firsts), at, begin in zip(some, there, begins[:-1], strict=True)]
-        labels = [self.labels[n][at] for n, at in zip(chosen, there, strict=True)]
-        tokens_N, rows_W, labels_W = (
-            torch.from_numpy(np.concatenate(side).astype(np.int64)) for side in ([ids for ids, _ in some], rows, labels)
-        )
-        return TagBatch(tokens_N, rows_W, labels_W, Segments.ragged([len(ids) for ids, _ in some]))
+        return self._batch("training", self.order.at(index))
 
     def name_batch(self, index: int) -> str:
         """Say which lines of the training data a micro-batch holds."""
@@ -198,9 +194,17 @@ class TaggedTask:
         return Tagger(model, self.tokenizer, self.names, self.config.data.max_tokens, device)
 
     def validate(self, model: Tagged, device: torch.device) -> dict[str, float]:
-        """Tag the development part; its loss is the share of wrong tags."""
-        measures = tagging(self._predicted(self.product(model, device), "development"), self.tags["development"])
-        return {"loss": 1 - measures["accuracy"].value, **{name: one.value for name, one in measures.items()}}
+        """Compute the development part's loss per word, and tag it."""
+        product, part = self.product(model, device), "development"
+        total, count = 0.0, 0
+        with evaluating(model), torch.inference_mode():
+            lengths = np.array([len(ids) for ids, _ in self.rows[part]])
+            for indices in like_lengths(lengths, self.config.batch_tokens):
+                batch = self._batch(part, indices)
+                total += float(self.loss(model, batch.to(device)).report)
+                count += self.count(batch)
+        measures = tagging(self._predicted(product, part), self.tags[part])
+        return {"loss": total / max(count, 1), **{name: one.value for name, one in measures.items()}}
 
     def test(self, product: Tagger) -> Evaluated:
         """Tag the test part."""
@@ -234,6 +238,17 @@ class TaggedTask:
         if long:
             self.notes.append(f"Of {long:,} {part} sentences over {most} tokens the beginning is read.")
         return [cut_words(row, most) for row in rows]
+
+    def _batch(self, part: str, chosen: np.ndarray) -> TagBatch:
+        some = [self.rows[part][n] for n in chosen]
+        begins = np.cumsum([0, *(len(ids) for ids, _ in some)])
+        there = [(self.rows[part][n][1] >= 0) & (self.labels[part][n] >= 0) for n in chosen]
+        rows = [firsts[at] + begin for (_, firsts), at, begin in zip(some, there, begins[:-1], strict=True)]
+        labels = [self.labels[part][n][at] for n, at in zip(chosen, there, strict=True)]
+        tokens_N, rows_W, labels_W = (
+            torch.from_numpy(np.concatenate(side).astype(np.int64)) for side in ([ids for ids, _ in some], rows, labels)
+        )
+        return TagBatch(tokens_N, rows_W, labels_W, Segments.ragged([len(ids) for ids, _ in some]))
 
     def _predicted(self, product: Tagger, part: str) -> list[list[str]]:
         places = product.places(self.rows[part])

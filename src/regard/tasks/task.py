@@ -75,9 +75,11 @@ class Task(Protocol):
         notes: What is too long for the model, say, and what becomes of it.
         data_notes: Source, licence and split of the data.
         digest: Hash of the data, so that a run can tell whether they changed.
+        unit: What the loss is a mean over: ``token``, ``text``, ``word``.
         lengths: Lengths of inputs, in words, at which scores are split; empty for none.
     """
 
+    unit: str
     notes: list[str]
     data_notes: list[str]
     lengths: tuple[int, ...]

@@ -122,6 +122,7 @@ class TranslateTask:
             "test sources over {} tokens: they count as empty outputs": int((test.source_lengths > limit).sum()),
         }
         self.notes = [f"{count:,} {what.format(limit)}." for what, count in counts.items() if count]
+        self.unit = "token"
         self.criterion: Callable[..., Loss] = cross_entropy
         self.monitor: str = config.evaluation.monitor
         self.data_notes, self.lengths = corpus.notes, config.evaluation.lengths

@@ -85,7 +85,7 @@ def page(
             seconds=standing.seconds,
             hardware=facts.hardware,
             settings=recipe.as_mapping(),
-            curves=_curves(facts.log, standing, first),
+            curves=_curves(facts.log, standing, task),
             scores=[_score(evaluated.measures[name], "this model") for name in order],
             baselines=[
                 *(_score(of[name], system) for system, of in baselines.items() for name in order if name in of),
@@ -118,7 +118,7 @@ def _score(one: Measure, system: str) -> Score:
     return Score(metric.title, value, unit, one.signature, system, metric.better)
 
 
-def _curves(log: Path, standing: Standing, monitor: str) -> list[Curve]:
+def _curves(log: Path, standing: Standing, task: Task) -> list[Curve]:
     """Draw the training loss, averaged over a two-hundredth of the run, and what validations found."""
     steps: list[int] = []
     losses: list[float] = []
@@ -129,13 +129,16 @@ def _curves(log: Path, standing: Standing, monitor: str) -> list[Curve]:
             losses.append(entry["loss"])
     width = max(1, len(steps) // 200)
     windows = [(steps[i : i + width], losses[i : i + width]) for i in range(0, len(steps), width)]
-    curves = [Curve("training", [s[-1] for s, _ in windows], [sum(v) / len(v) for _, v in windows], "loss per token")]
+    curves = [
+        Curve("training", [s[-1] for s, _ in windows], [sum(v) / len(v) for _, v in windows], f"loss per {task.unit}")
+    ]
     at = [v["step"] for v in standing.validations]
-    curves.append(Curve("development", at, [v["loss"] for v in standing.validations], "loss per token"))
+    curves.append(Curve("development", at, [v["loss"] for v in standing.validations], f"loss per {task.unit}"))
+    monitor = task.monitor
     if monitor != "loss":
         scale, unit = (100, " in %") if METRICS[monitor].is_fraction else (1, "")
         values = [scale * v[monitor] for v in standing.validations]
-        curves.append(Curve("development, greedy", at, values, f"{METRICS[monitor].title}{unit}"))
+        curves.append(Curve("development", at, values, f"{METRICS[monitor].title}{unit}"))
     return curves
 
 
