@@ -16,7 +16,7 @@ from regard.errors import ContextError, DataError, UsageError
 from regard.metrics.language import likelihood
 from regard.metrics.measure import Measure
 from regard.models.interface import LanguageModel
-from regard.tasks.translator import evaluating
+from regard.tasks.task import evaluating
 
 
 @dataclass(frozen=True)

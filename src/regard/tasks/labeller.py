@@ -21,8 +21,7 @@ from regard.errors import ConfigError, ContextError, DataError, FormatError
 from regard.metrics import labels as metrics
 from regard.metrics.measure import Measure
 from regard.models.labelled import Labelled
-from regard.tasks.task import Loss, cross_entropy
-from regard.tasks.translator import evaluating
+from regard.tasks.task import Loss, cross_entropy, evaluating
 
 TEXT_CAP_BYTES = 1 << 26
 

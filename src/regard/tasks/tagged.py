@@ -27,8 +27,7 @@ from regard.tasks.corpus import Corpus, PairData, read_corpus
 from regard.tasks.encoders import LabelTokenizerConfig, start
 from regard.tasks.labeller import TextPairs
 from regard.tasks.tagger import OUTSIDE, Tagger, cut_words, encode_words
-from regard.tasks.task import Evaluated, Loss, cross_entropy
-from regard.tasks.translator import evaluating
+from regard.tasks.task import Evaluated, Loss, cross_entropy, evaluating
 
 
 @dataclass(frozen=True)

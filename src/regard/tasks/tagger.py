@@ -14,7 +14,7 @@ from regard.decoding import DecodeOptions
 from regard.errors import DataError
 from regard.models.labelled import Tagged
 from regard.tasks.labeller import TextPairs
-from regard.tasks.translator import evaluating
+from regard.tasks.task import evaluating
 
 OUTSIDE = "O"
 

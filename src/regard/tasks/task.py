@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.data.tokenizer import Tokenizer
 from regard.decoding import DecodeOptions
@@ -170,3 +171,14 @@ def cross_entropy(logits_NV: Tensor, labels_N: Tensor, smoothing: float) -> Loss
         return Loss(nll, nll.detach())
     smoothed = (1 - smoothing) * nll - smoothing * logp_NV.mean(-1).sum()
     return Loss(smoothed, nll.detach())
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Generator[None]:
+    """Put a model into evaluation mode for a while."""
+    was = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was)

@@ -20,8 +20,8 @@ from regard.models.interface import EncoderDecoder
 from regard.tasks.baselines import Lexicon, copy_source
 from regard.tasks.corpus import Corpus, PairData, read_corpus
 from regard.tasks.pairs import PairBatch, PairTokenizer, TokenizerConfig
-from regard.tasks.task import Evaluated, Loss, cross_entropy
-from regard.tasks.translator import Translator, build_model, evaluating, grouped, hidden
+from regard.tasks.task import Evaluated, Loss, cross_entropy, evaluating
+from regard.tasks.translator import Translator, build_model, grouped, hidden
 
 
 @dataclass(frozen=True)

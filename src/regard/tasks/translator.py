@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import nn
 
 from regard.attention import Segments
 from regard.data import Pair
@@ -22,7 +20,7 @@ from regard.metrics.strings import measure
 from regard.models.interface import EncoderDecoder
 from regard.tasks.building import build
 from regard.tasks.pairs import PairBatch, PairTokenizer
-from regard.tasks.task import Evaluated
+from regard.tasks.task import Evaluated, evaluating
 
 
 @dataclass(frozen=True)
@@ -211,17 +209,6 @@ class Translator:
             hypothesis.ended,
             tuple(hypothesis.tokens),
         )
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Generator[None]:
-    """Put a model into evaluation mode for a while."""
-    was = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was)
 
 
 def hidden(model: EncoderDecoder, batch: PairBatch) -> torch.Tensor:
