@@ -28,6 +28,7 @@ from regard.models.weights import build_like, gather, read_tensors, write_tensor
 from regard.tasks.generator import Generator
 from regard.tasks.labeller import Classes, Labeller, Numbers, objective, read_text_pairs
 from regard.tasks.pairs import SHARED, SIDES, PairTokenizer
+from regard.tasks.public_text import PublicVocabulary
 from regard.tasks.tagger import Tagger
 from regard.tasks.translator import Translator
 
@@ -52,6 +53,8 @@ class FolderConfig:
         references: How evaluation groups lines.
         labels: Of a model that labels texts: its classes, or the numbers' mean and deviation.
         pooling: Of a model that labels texts: how a text's vectors become one.
+        start_id: Of a language model with a public tokenizer: the token before a text; -1 for none.
+        end_ids: Likewise, the tokens that end one; empty where the tokenizer names them itself.
         architectures: Name of the module, for readers; it selects nothing.
         dtype: Of the weights, likewise.
     """
@@ -65,6 +68,8 @@ class FolderConfig:
     references: Literal["line", "source"] = "line"
     labels: dict[str, Any] = field(default_factory=dict)
     pooling: Pooling = "mean"
+    start_id: int = -1
+    end_ids: tuple[int, ...] = ()
     architectures: tuple[str, ...] = ()
     dtype: str = "float32"
 
@@ -105,6 +110,7 @@ def save(folder: Path, product: Product, weights: Mapping[str, Tensor] | None = 
         references=product.references if isinstance(product, Translator) else "line",
         labels=_labels(product),
         pooling=product.model.pooling if isinstance(product, Labeller) else "mean",
+        **_ends(product),
         architectures=(type(model).__name__,),
     )
     save_tokenizers(folder, product.tokenizers())
@@ -114,6 +120,13 @@ def save(folder: Path, product: Product, weights: Mapping[str, Tensor] | None = 
         write_aside(folder / "README.md", card)
     write_aside(folder / "config.json", json_bytes(settings.plain(config)))
     write_tensors(folder / "model.safetensors", gather(model) if weights is None else weights)
+
+
+def _ends(product: Product) -> dict[str, Any]:
+    if not isinstance(product, Generator) or not isinstance(product.tokenizer, PublicVocabulary):
+        return {}
+    start = product.start_id
+    return {"start_id": -1 if start is None else start, "end_ids": product.end_ids}
 
 
 def _labels(product: Product) -> dict[str, Any]:
@@ -224,6 +237,15 @@ def _generator(
 ) -> Generator:
     if not (folder / SHARED).exists():
         raise DataError("the tokenizer is missing", where=str(folder), mend="give a folder that is whole")
+    if config.end_ids:
+        inner = read_text_pairs(folder / SHARED)
+        ids = (config.start_id, *config.end_ids)
+        if inner.vocab_size > model_config.vocab_size or not all(-1 <= n < model_config.vocab_size for n in ids):
+            sizes = f"the tokenizer has {inner.vocab_size} tokens, the model {model_config.vocab_size}"
+            raise CheckpointError(sizes, where=str(folder))
+        start = None if config.start_id < 0 else config.start_id
+        vocabulary = PublicVocabulary(inner.inner, start, config.end_ids)
+        return Generator(build(), vocabulary, _options(folder), config.max_tokens, device)
     tokenizer = Tokenizer.read(folder / SHARED)
     if model_config.vocab_size != tokenizer.vocab_size:
         sizes = f"the tokenizer has {tokenizer.vocab_size} tokens, the model {model_config.vocab_size}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from regard.tasks.instruct import InstructConfig, InstructTask
 from regard.tasks.labelled import LabelledConfig, LabelledTask
 from regard.tasks.labeller import Classes, Numbers
 from regard.tasks.language import LanguageConfig, LanguageTask
@@ -30,6 +31,7 @@ class Kind:
 TASKS: dict[str, Kind] = {
     "translate": Kind(TranslateConfig, TranslateTask.prepare),
     "lm": Kind(LanguageConfig, LanguageTask.prepare),
+    "instruct": Kind(InstructConfig, InstructTask.prepare),
     "classify": Kind(LabelledConfig, partial(LabelledTask.prepare, Classes)),
     "tag": Kind(TaggedConfig, TaggedTask.prepare),
     "regress": Kind(LabelledConfig, partial(LabelledTask.prepare, Numbers)),

@@ -1,0 +1,116 @@
+"""Instruction tuning: the loss is over answers alone; a public model is gone on from, saved and loaded."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer as Library
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+import regard
+from regard.attention import Segments
+from regard.errors import CheckpointError, ConfigError, ContextError, DataError
+from regard.models.gpt import GPT, GPTConfig
+from regard.models.public import write_folder
+from regard.tasks.corpus import PairData
+from regard.tasks.generator import Generator
+from regard.tasks.instruct import InstructConfig, InstructTask
+from regard.tasks.language import TextTokenizerConfig
+from regard.training import recipe, run
+
+TINY = {"family": "gpt", "embed_dim": 16, "num_layers": 2, "num_heads": 2, "dropout": 0.0, "attention_dropout": 0.0}
+
+
+def write(folder: Path, count: int = 200) -> Path:
+    """Sums of digits, in words."""
+    draws, path = random.Random(3), folder / "answers.tsv"
+    rows = {(draws.randint(0, 99), draws.randint(0, 99)) for _ in range(count)}
+    path.write_text("".join(f"{a} and {b}?\t{'even' if (a + b) % 2 == 0 else 'odd'} sum\n" for a, b in sorted(rows)))
+    return path
+
+
+def make_task(folder: Path, **changes: object) -> InstructTask:
+    data = PairData(str(write(folder)), max_tokens=changes.pop("max_tokens", 40))  # type: ignore[arg-type]
+    values = {"tokenizer": TextTokenizerConfig("byte-bpe", 290), "model": TINY, "batch_tokens": 120}
+    return InstructTask.prepare(InstructConfig(data, **{**values, **changes}), 5, folder, True)  # type: ignore[arg-type]
+
+
+def write_gpt(folder: Path) -> None:
+    """A tiny public GPT-2 with a byte-level tokenizer of its own."""
+    folder.mkdir()
+    tokenizer = Library(models.BPE())
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=["<|end|>"], initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet())
+    )
+    tokenizer.train_from_iterator(["some text to begin with"] * 3, trainer)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    torch.manual_seed(5)
+    write_folder(folder, "gpt", GPT(GPTConfig(tokenizer.get_vocab_size(), 16, 2, 2, max_len=64, dropout=0.0)))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "bos_token_id": 0, "eos_token_id": 0}))
+
+
+def test_prompts_cost_nothing_and_answers_what_the_loop_says(tmp_path: Path) -> None:
+    task = make_task(tmp_path, template="Q: {source} A: ")
+    model = task.build().double().eval()
+    batch, want, count, v = task.batch(0), 0.0, 0, task.vocabulary
+    for n in task.order.at(0):
+        pair = task.corpus.train[task.kept[n]]
+        prompt = [v.start_id, *v.encode(f"Q: {pair.source} A: ")]
+        for token in [*v.encode(pair.target), v.end_ids[0]]:
+            logits = model.head(model(torch.tensor(prompt), Segments.ragged([len(prompt)])))[-1].detach()
+            want -= float(logits.log_softmax(-1)[token])
+            prompt.append(token)
+            count += 1
+    assert float(task.loss(model, batch).report) == pytest.approx(want, rel=1e-6)
+    assert task.count(batch) == count < task.tokens(batch)
+
+
+def test_what_does_not_fit_is_left_out_and_counted_or_refused(tmp_path: Path) -> None:
+    lengths = sorted(len(ids) - 1 for ids, _ in make_task(tmp_path).train)
+    task = make_task(tmp_path, max_tokens=lengths[-1] - 1)
+    assert 0 < len(task.train) < len(task.corpus.train)
+    assert any("training pairs over" in note for note in task.notes)
+    assert "line" in task.name_batch(0)
+    with pytest.raises(ContextError, match="none of"):
+        make_task(tmp_path, max_tokens=3)
+    for template in ("no place", "{source} {source}"):
+        with pytest.raises(ConfigError, match=r"write \{source\} once"):
+            make_task(tmp_path, template=template)
+
+
+def test_a_public_model_learns_to_answer_is_saved_and_answers(tmp_path: Path) -> None:
+    write_gpt(tmp_path / "gpt")
+    values = recipe.with_data(recipe.read("instruct"), str(write(tmp_path, 600)))
+    values |= {"init": str(tmp_path / "gpt"), "batch_tokens": 512, "data": {**values["data"], "max_tokens": 60}}
+    values["training"] = {"max_steps": 160, "learning_rate": 0.01, "validate_every_steps": 80, "warmup_steps": 5}
+    result = run.run(recipe.resolve(values), tmp_path / "run", device="cpu", quiet=True)
+    rows = [json.loads(line) for line in (tmp_path / "run" / "outputs.jsonl").read_text().splitlines()]
+    assert {row["output"] for row in rows} <= {"even sum", "odd sum"}  # it has learnt to answer, and to end
+    assert result.scores["exact_match"] > 0.3
+    assert set(result.scores["baselines"]) == {"copy of the prompt", "the commonest answer"}
+    loaded = regard.load(tmp_path / "run")
+    assert isinstance(loaded, Generator)
+    assert loaded.start_id is None
+    assert loaded.end_ids == (0,)
+    (one,) = loaded.generate([rows[0]["source"] + "\n"])
+    assert (one.text, one.ended) == (rows[0]["output"], True)
+    again = run.run(recipe.resolve(values), tmp_path / "run", device="cpu", quiet=True)
+    assert again.scores["exact_match"] == result.scores["exact_match"]
+    config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
+    (tmp_path / "run" / "model" / "config.json").write_text(json.dumps({**config, "end_ids": [9999]}))
+    with pytest.raises(CheckpointError, match=r"the tokenizer has \d+ tokens, the model"):
+        regard.load(tmp_path / "run")
+
+
+def test_a_model_that_cannot_end_or_reads_less_is_refused(tmp_path: Path) -> None:
+    write_gpt(tmp_path / "gpt")
+    with pytest.raises(ConfigError, match=r"data\.max_tokens is 500, the model reads 64"):
+        make_task(tmp_path, init=str(tmp_path / "gpt"), max_tokens=500)
+    config = json.loads((tmp_path / "gpt" / "config.json").read_text())
+    (tmp_path / "gpt" / "config.json").write_text(json.dumps({**config, "eos_token_id": None}))
+    with pytest.raises(DataError, match="no token that ends a text"):
+        make_task(tmp_path, init=str(tmp_path / "gpt"))
