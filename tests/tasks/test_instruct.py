@@ -24,10 +24,9 @@ TINY = {"family": "gpt", "embed_dim": 16, "num_layers": 2, "num_heads": 2, "drop
 
 
 def write(folder: Path, count: int = 200) -> Path:
-    """Sums of digits, in words."""
-    draws, path = random.Random(3), folder / "answers.tsv"
-    rows = {(draws.randint(0, 99), draws.randint(0, 99)) for _ in range(count)}
-    path.write_text("".join(f"{a} and {b}?\t{'even' if (a + b) % 2 == 0 else 'odd'} sum\n" for a, b in sorted(rows)))
+    """Whether a number is low, which its first digit says."""
+    path, numbers = folder / "answers.tsv", random.Random(3).sample(range(1000), count)
+    path.write_text("".join(f"is {n:03d} low?\t{'yes' if n < 500 else 'no'}\n" for n in numbers))
     return path
 
 
@@ -89,8 +88,8 @@ def test_a_public_model_learns_to_answer_is_saved_and_answers(tmp_path: Path) ->
     values["training"] = {"max_steps": 160, "learning_rate": 0.01, "validate_every_steps": 80, "warmup_steps": 5}
     result = run.run(recipe.resolve(values), tmp_path / "run", device="cpu", quiet=True)
     rows = [json.loads(line) for line in (tmp_path / "run" / "outputs.jsonl").read_text().splitlines()]
-    assert {row["output"] for row in rows} <= {"even sum", "odd sum"}  # it has learnt to answer, and to end
-    assert result.scores["exact_match"] > 0.3
+    assert {row["output"] for row in rows} == {"yes", "no"}  # it has learnt to answer, and to end
+    assert result.scores["exact_match"] > 0.9
     assert set(result.scores["baselines"]) == {"copy of the prompt", "the commonest answer"}
     loaded = regard.load(tmp_path / "run")
     assert isinstance(loaded, Generator)
