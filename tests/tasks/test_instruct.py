@@ -24,9 +24,9 @@ TINY = {"family": "gpt", "embed_dim": 16, "num_layers": 2, "num_heads": 2, "drop
 
 
 def write(folder: Path, count: int = 200) -> Path:
-    """Whether a number is low, which its first digit says."""
+    """Numbers, and a word to be said."""
     path, numbers = folder / "answers.tsv", random.Random(3).sample(range(1000), count)
-    path.write_text("".join(f"is {n:03d} low?\t{'yes' if n < 500 else 'no'}\n" for n in numbers))
+    path.write_text("".join(f"{n} say {'yes' if n % 2 else 'no'}\t{'yes' if n % 2 else 'no'}\n" for n in numbers))
     return path
 
 
