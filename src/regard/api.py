@@ -10,11 +10,13 @@ from typing import Any, Literal
 from regard.data import read_pairs
 from regard.decoding import DecodeOptions
 from regard.errors import UsageError
+from regard.files import on_disk
 from regard.looking import Maps
 from regard.looking.seq2seq import look as _look
 from regard.settings import set_value
 from regard.tasks import folder
 from regard.tasks.embedder import Embedder, load_embedder
+from regard.tasks.public_pairs import translates
 from regard.tasks.translator import Evaluated, Translator
 from regard.training import hardware, recipe, run
 
@@ -60,14 +62,18 @@ def load(path: str | Path, device: str = "cpu") -> Translator | Embedder:
     """Load a model.
 
     Args:
-        path: A run's folder or the model folder in it; or a public folder of a bidirectional encoder (BERT, RoBERTa,
-            XLM-R, ELECTRA, MiniLM).
+        path: A run's folder or the model folder in it; or a public folder of an encoder–decoder (Marian), or of a
+            bidirectional encoder (BERT, RoBERTa, XLM, XLM-R, ELECTRA, MiniLM).
         device: Where it is to run.
 
     Returns:
         The model, ready to be used: to translate, or to give vectors of texts.
+
+    Raises:
+        UsageError: The path is a URL, or a model's name on a hub: nothing is ever fetched.
     """
-    if folder.model_type(path) in (None, folder.MODEL_TYPE):
+    kind = folder.model_type(on_disk(path))
+    if kind in (None, folder.MODEL_TYPE) or translates(kind):
         return folder.load(path, hardware.choose(device))
     embedder, notes = load_embedder(path, hardware.choose(device))
     for note in notes:

@@ -42,7 +42,7 @@ class _Source:
 
 
 def penalty(length: int, alpha: float, offset: float = 5.0) -> float:
-    """Compute ((k + length) / (k + 1))^α, the length counted with the end token (Wu et al. 2016, equation 14: k = 5)."""
+    """Compute ((k + length) / (k + 1))^α, the length counted with the end token (k is 5 in Wu et al. 2016, eq. 14)."""
     return ((offset + length) / (offset + 1)) ** alpha
 
 

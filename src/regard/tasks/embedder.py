@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from regard.attention import Segments
 from regard.data.batching import like_lengths
 from regard.errors import ContextError, DataError, FormatError, UsageError
-from regard.files import read_config, reading
+from regard.files import on_disk, read_config, reading
 from regard.models.bert import Bert
 from regard.models.public import read_folder
 
@@ -139,7 +139,7 @@ def load_embedder(path: str | Path, device: torch.device | None = None) -> tuple
         FormatError: A file is not what it claims to be, or the model is no bidirectional encoder.
         CheckpointError: Tensors are missing or left over.
     """
-    folder = Path(path)
+    folder = on_disk(path)
     with reading(folder):
         family, model, warnings = read_folder(folder)
         if not isinstance(model, Bert):

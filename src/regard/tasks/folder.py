@@ -6,6 +6,7 @@ before anything is built.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +16,16 @@ import torch
 from torch import Tensor
 
 from regard import settings
+from regard.data.pieces import FILES, Pieces, has_pieces, load_pieces, save_pieces
 from regard.data.tokenizer import Tokenizer
 from regard.decoding import DecodeOptions
 from regard.errors import CheckpointError, ConfigError, DataError, FormatError
-from regard.files import json_bytes, read_config, reading, write_aside
+from regard.files import json_bytes, on_disk, read_config, reading, write_aside
 from regard.models.interface import EncoderDecoder
 from regard.models.registry import check_bounds, families, family
 from regard.models.weights import build_like, gather, read_tensors, write_tensors
 from regard.tasks.pairs import PairTokenizer
+from regard.tasks.public_pairs import load_public, translates
 from regard.tasks.translator import Translator
 
 FORMAT = 1
@@ -58,21 +61,24 @@ class FolderConfig:
 
 
 def save_tokenizers(folder: Path, tokenizer: PairTokenizer) -> None:
-    """Write tokenizer.json, or one for each side where they differ.
+    """Write tokenizer.json, or one for each side where they differ; or the files of sentencepiece models.
 
     Args:
         folder: An existing folder.
         tokenizer: The tokenizers.
     """
-    one, two = folder / "tokenizer.json", [folder / "source_tokenizer.json", folder / "target_tokenizer.json"]
+    one, two = "tokenizer.json", ["source_tokenizer.json", "target_tokenizer.json"]
+    source, target = tokenizer.source, tokenizer.target
+    own = isinstance(source, Tokenizer)
     # What an earlier model left in this folder must not be read as this one's.
-    for stale in two if tokenizer.shared else [one]:
-        stale.unlink(missing_ok=True)
-    if tokenizer.shared:
-        write_aside(one, tokenizer.source.to_json())
-    else:
-        write_aside(two[0], tokenizer.source.to_json())
-        write_aside(two[1], tokenizer.target.to_json())
+    kept = {one} if tokenizer.shared else {*two} if own else {*FILES}
+    for stale in sorted({one, *two, *FILES} - kept):
+        (folder / stale).unlink(missing_ok=True)
+    if isinstance(source, Pieces) and isinstance(target, Pieces):
+        save_pieces(folder, source, target)
+    elif isinstance(source, Tokenizer) and isinstance(target, Tokenizer):
+        for name, side in [(one, source)] if tokenizer.shared else zip(two, (source, target), strict=True):
+            write_aside(folder / name, side.to_json())
 
 
 def load_tokenizers(folder: Path) -> PairTokenizer | None:
@@ -84,6 +90,8 @@ def load_tokenizers(folder: Path) -> PairTokenizer | None:
     Returns:
         The tokenizers; None where there is none.
     """
+    if has_pieces(folder):
+        return PairTokenizer(*load_pieces(folder))
     if (folder / "tokenizer.json").exists():
         both = Tokenizer.read(folder / "tokenizer.json")
         return PairTokenizer(both, both)
@@ -122,10 +130,10 @@ def save(folder: Path, translator: Translator, weights: Mapping[str, Tensor] | N
 
 
 def load(path: str | Path, device: torch.device | None = None) -> Translator:
-    """Load a trained model.
+    """Load a model that translates.
 
     Args:
-        path: A run's folder, or the model folder in it.
+        path: A run's folder, or the model folder in it; or a public folder of an encoder–decoder.
         device: Where it is to run; None is the CPU.
 
     Returns:
@@ -133,10 +141,11 @@ def load(path: str | Path, device: torch.device | None = None) -> Translator:
 
     Raises:
         DataError: There is no model.
+        UsageError: The path looks like a model's name on a hub, and nothing is there.
         FormatError: A file is not what it claims to be.
         CheckpointError: Weights and config do not fit.
     """
-    folder = Path(path)
+    folder = on_disk(path)
     with reading(folder):
         if (folder / "model" / "config.json").exists():
             folder = folder / "model"
@@ -147,10 +156,16 @@ def load(path: str | Path, device: torch.device | None = None) -> Translator:
             mend = "give a folder that regard train made"
             raise DataError("no model here (no config.json)", where=str(path), mend=mend)
     values = read_config(folder / "config.json", CONFIG_CAP_BYTES)
-    if values.get("model_type") != "regard":
-        raise FormatError(
-            f"model_type is {str(values.get('model_type'))[:40]!r}, not 'regard'", where=str(folder / "config.json")
-        )
+    kind = values.get("model_type")
+    if isinstance(kind, str) and translates(kind):
+        translator, notes = load_public(folder, device)
+        for note in notes:
+            warnings.warn(note, stacklevel=2)
+        return translator
+    if kind != MODEL_TYPE:
+        mend = "give a folder that regard train made, or a public encoder–decoder's"
+        what = f"model_type is {str(kind)[:40]!r}, not 'regard'"
+        raise FormatError(what, where=str(folder / "config.json"), mend=mend)
     config = settings.build(FolderConfig, values, str(folder / "config.json"))
     if config.format != FORMAT:
         mend = "use the version of regard that wrote it"

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regard.attention import Segments
 from regard.data.examples import Pair
-from regard.data.tokenizer import Kind, Tokenizer
+from regard.data.tokenizer import Kind, TextTokenizer, Tokenizer
 from regard.errors import ContextError, DataError
 
 
@@ -70,8 +70,8 @@ class PairTokenizer:
         target: For targets.
     """
 
-    source: Tokenizer
-    target: Tokenizer
+    source: TextTokenizer
+    target: TextTokenizer
 
     @staticmethod
     def train(pairs: Sequence[Pair], config: TokenizerConfig) -> PairTokenizer:
