@@ -63,7 +63,7 @@ def load(path: str | Path, device: str = "cpu") -> Translator | Embedder:
 
     Args:
         path: A run's folder or the model folder in it; or a public folder of an encoder–decoder (Marian), or of a
-            bidirectional encoder (BERT, RoBERTa, XLM, XLM-R, ELECTRA, MiniLM).
+            bidirectional encoder (BERT, RoBERTa, XLM-R, ELECTRA, MiniLM).
         device: Where it is to run.
 
     Returns:
