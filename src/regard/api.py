@@ -15,6 +15,8 @@ from regard.looking import Maps
 from regard.looking.seq2seq import look as _look
 from regard.settings import set_value
 from regard.tasks import folder
+from regard.tasks.convert import Converted
+from regard.tasks.convert import convert as _convert
 from regard.tasks.embedder import Embedder, load_embedder
 from regard.tasks.public_pairs import translates
 from regard.tasks.translator import Evaluated, Translator
@@ -73,12 +75,31 @@ def load(path: str | Path, device: str = "cpu") -> Translator | Embedder:
         UsageError: The path is a URL, or a model's name on a hub: nothing is ever fetched.
     """
     kind = folder.model_type(on_disk(path))
-    if kind in (None, folder.MODEL_TYPE) or translates(kind):
+    is_plain = kind == folder.MODEL_TYPE and folder.task(path) == "none"
+    if not is_plain and (kind in (None, folder.MODEL_TYPE) or translates(kind)):
         return folder.load(path, hardware.choose(device))
     embedder, notes = load_embedder(path, hardware.choose(device))
     for note in notes:
         warnings.warn(note, stacklevel=2)
     return embedder
+
+
+def convert(path: str | Path, out: str | Path, to: Literal["huggingface", "regard"]) -> Converted:
+    """Write a model in another form; whole, or not at all.
+
+    Args:
+        path: A run's folder, the model folder in it, a Hugging Face folder, or a GGUF file of a Llama-type model.
+        out: The new folder; nothing is there yet.
+        to: ``huggingface`` or ``regard``.
+
+    Returns:
+        What was written: tensors, parameters, bytes, and what a user should know.
+
+    Raises:
+        UsageError: The form is unknown, the model has it already, or something is at ``out``.
+        DataError: There is no model, or it has no such form; what stands in the way is said.
+    """
+    return _convert(path, out, to)
 
 
 def evaluate(

@@ -10,6 +10,7 @@ import math
 import os
 import re
 import secrets
+import shutil
 import stat
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -118,6 +119,33 @@ def written_aside(path: Path) -> Generator[Sink, None, None]:
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
+
+
+@contextmanager
+def folder_aside(path: Path) -> Generator[Path, None, None]:
+    """Make a folder so that, at any moment, the path holds either nothing or all of it.
+
+    Args:
+        path: Where nothing is yet, or an empty folder; its parents are made.
+
+    Yields:
+        The folder to fill, beside it. Where the block raises, nothing is left of it.
+
+    Raises:
+        ResourceError: The disk is full or read-only, a permission is missing, or the like.
+    """
+    temporary = path.with_name(f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            temporary.mkdir()
+            yield temporary
+            sync_folder(temporary)
+            temporary.rename(path)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
             raise
         sync_folder(path.parent)
 

@@ -17,6 +17,7 @@ from regard.errors import ContextError, DataError, FormatError, UsageError
 from regard.files import on_disk, read_config, reading
 from regard.models.bert import Bert
 from regard.models.public import read_folder
+from regard.tasks.folder import MODEL_TYPE, load_plain, model_type
 
 Pooling = Literal["mean", "cls", "last"]
 TEXT_CAP_BYTES = 1 << 26  # a tokenizer of a quarter of a million tokens has 17 MB
@@ -140,8 +141,12 @@ def load_embedder(path: str | Path, device: torch.device | None = None) -> tuple
         CheckpointError: Tensors are missing or left over.
     """
     folder = on_disk(path)
+    warnings: list[str] = []
     with reading(folder):
-        family, model, warnings = read_folder(folder)
+        if model_type(folder) == MODEL_TYPE:
+            family, model = load_plain(folder)
+        else:
+            family, model, warnings = read_folder(folder)
         if not isinstance(model, Bert):
             raise FormatError(f"a {family} gives no vectors of texts", where=str(folder), mend="give an encoder")
         if not (folder / "tokenizer.json").is_file():

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard import settings
 from regard.data.pieces import FILES, Pieces, has_pieces, load_pieces, save_pieces
@@ -56,6 +56,29 @@ class FolderConfig:
     settings: dict[str, Any]
     max_tokens: int
     references: Literal["line", "source"]
+    architectures: tuple[str, ...] = ()
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True)
+class PlainConfig:
+    """What config.json holds where no task of ours trained the model.
+
+    Attributes:
+        model_type: ``regard`` says who wrote it.
+        format: Of this file.
+        task: None.
+        family: Of the model.
+        settings: Of the family.
+        architectures: Name of the module, for readers; it selects nothing.
+        dtype: Of the weights, likewise.
+    """
+
+    model_type: Literal["regard"]
+    format: int
+    task: Literal["none"]
+    family: str
+    settings: dict[str, Any]
     architectures: tuple[str, ...] = ()
     dtype: str = "float32"
 
@@ -120,6 +143,7 @@ def save(folder: Path, translator: Translator, weights: Mapping[str, Tensor] | N
         max_tokens=translator.max_tokens,
         references=translator.references,
         architectures=(type(model).__name__,),
+        dtype=_dtype(model),
     )
     save_tokenizers(folder, translator.tokenizer)
     write_aside(folder / "generation_config.json", json_bytes(settings.plain(translator.options)))
@@ -166,10 +190,11 @@ def load(path: str | Path, device: torch.device | None = None) -> Translator:
         mend = "give a folder that regard train made, or a public encoder–decoder's"
         what = f"model_type is {str(kind)[:40]!r}, not 'regard'"
         raise FormatError(what, where=str(folder / "config.json"), mend=mend)
+    if values.get("task") == "none":
+        what = f"a {str(values.get('family'))[:40]} that no task of regard has trained does not translate"
+        raise FormatError(what, where=str(folder / "config.json"))
     config = settings.build(FolderConfig, values, str(folder / "config.json"))
-    if config.format != FORMAT:
-        mend = "use the version of regard that wrote it"
-        raise FormatError(f"format {config.format}; this version reads {FORMAT}", where=str(folder), mend=mend)
+    _check_format(config.format, folder)
     if config.max_tokens < 1:
         raise ConfigError(f"max_tokens is {config.max_tokens}", where=str(folder / "config.json"))
     tokenizer = load_tokenizers(folder)
@@ -191,6 +216,76 @@ def load(path: str | Path, device: torch.device | None = None) -> Translator:
     tensors = read_tensors(folder / "model.safetensors")
     model: EncoderDecoder = build_like(known.build, model_config, tensors, folder)  # type: ignore[assignment]
     return Translator(model, tokenizer, options, config.max_tokens, config.references, device)
+
+
+def save_plain(folder: Path, family: str, model: nn.Module) -> None:
+    """Write a model that no task of ours has trained; its tokenizer is the caller's.
+
+    Args:
+        folder: An existing folder.
+        family: The model's family.
+        model: The model.
+    """
+    config = PlainConfig(
+        model_type="regard",
+        format=FORMAT,
+        task="none",
+        family=family,
+        settings=settings.plain(model.config),
+        architectures=(type(model).__name__,),
+        dtype=_dtype(model),
+    )
+    write_aside(folder / "config.json", json_bytes(settings.plain(config)))
+    write_tensors(folder / "model.safetensors", gather(model))
+
+
+def load_plain(folder: Path) -> tuple[str, nn.Module]:
+    """Read what :func:`save_plain` wrote.
+
+    Args:
+        folder: Where.
+
+    Returns:
+        The family and the model.
+
+    Raises:
+        DataError: A file is missing.
+        FormatError: A file is not what it claims to be, or the model was trained for a task.
+        CheckpointError: Weights and config do not fit.
+    """
+    where = str(folder / "config.json")
+    values = read_config(folder / "config.json", CONFIG_CAP_BYTES)
+    if values.get("task") != "none":
+        raise FormatError(f"a model for the task {str(values.get('task'))[:40]!r}, which it alone serves", where=where)
+    config = settings.build(PlainConfig, values, where)
+    _check_format(config.format, folder)
+    known = family(config.family)
+    model_config = settings.build(known.config, config.settings, f"{where}: settings")
+    check_bounds(model_config, where)
+    return known.name, build_like(known.build, model_config, read_tensors(folder / "model.safetensors"), folder)
+
+
+def _check_format(number: int, folder: Path) -> None:
+    if number != FORMAT:
+        mend = "use the version of regard that wrote it"
+        raise FormatError(f"format {number}; this version reads {FORMAT}", where=str(folder), mend=mend)
+
+
+def _dtype(model: nn.Module) -> str:
+    return str(next(model.parameters()).dtype).removeprefix("torch.")
+
+
+def task(path: str | Path) -> str | None:
+    """Say what a model folder of ours was trained for.
+
+    Args:
+        path: A folder.
+
+    Returns:
+        ``task`` of its config.json; None where there is none.
+    """
+    config = Path(path) / "config.json"
+    return str(read_config(config, CONFIG_CAP_BYTES).get("task")) if config.is_file() else None
 
 
 def model_type(path: str | Path) -> str | None:

@@ -27,7 +27,9 @@ def translates(model_type: str | None) -> bool:
     return family is not None and issubclass(family.build, EncoderDecoder)  # type: ignore[arg-type]
 
 
-def load_public(folder: Path, device: torch.device | None = None) -> tuple[Translator, list[str]]:
+def load_public(
+    folder: Path, device: torch.device | None = None, *, keep_precision: bool = False
+) -> tuple[Translator, list[str]]:
     """Load a public encoder–decoder: Marian, or what :func:`regard.convert` wrote.
 
     What a text starts from and ends with, the tokens that are never chosen and the width of the search are read from
@@ -37,6 +39,7 @@ def load_public(folder: Path, device: torch.device | None = None) -> tuple[Trans
         folder: With config.json, model.safetensors and the tokenizers: source.spm, target.spm and vocab.json; or
             tokenizer.json, one or one for each side.
         device: Where it is to run; None is the CPU.
+        keep_precision: Leave weights as the file has them, instead of making them float32.
 
     Returns:
         The translator, and warnings.
@@ -65,7 +68,8 @@ def load_public(folder: Path, device: torch.device | None = None) -> tuple[Trans
         if (folder / "tokenizer_config.json").is_file():
             most = read_config(folder / "tokenizer_config.json").get("model_max_length")
             limit = min(limit, most) if type(most) is int and most > 0 else limit
-    return Translator(model.float(), tokenizer, options, limit, device=device), warnings + notes
+    model = model if keep_precision else model.float()
+    return Translator(model, tokenizer, options, limit, device=device), warnings + notes
 
 
 def _token(values: Mapping[str, Any], name: str, where: str) -> int:
