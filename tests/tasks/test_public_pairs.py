@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from public_translator import CODE, SENTENCES, write_translator
+from public_translator import CODE, SENTENCES, train, write_translator
 
 import regard
 from regard.data import pieces
@@ -116,6 +116,11 @@ def test_text_cannot_spell_a_special_token(public: Path) -> None:
         tokens = source.encode(text)
         assert tokens
         assert not special & {*tokens}, text
+    # Characters that a model has never seen come out of it in one piece, whatever they spell.
+    model = train(["abba cab", "bab abc cab", "a b c"], 12)
+    few = Pieces(model, {"</s>": 0, "<unk>": 1, "\u2581": 2, "a": 3, "<pad>": 4}, 4, 0, 5, "test")
+    assert few.encode("</s>")[-1] == 1
+    assert few.encode("<pad>")[-1] == 1
     with pytest.raises(FormatError, match="lone surrogate"):
         source.encode("\ud800")
     assert source.pieces([source.encode("captain")[0], source.end_id])[-1] == "</s>"
