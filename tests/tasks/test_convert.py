@@ -16,6 +16,7 @@ from regard.data import Pair
 from regard.data.tokenizer import Kind
 from regard.decoding import DecodeOptions
 from regard.errors import DataError, FormatError, RegardError, ResourceError, UsageError
+from regard.models.bert import Bert, BertConfig
 from regard.models.llama import Llama, LlamaConfig
 from regard.models.public import read_folder, write_folder
 from regard.models.weights import read_tensors
@@ -141,13 +142,21 @@ def test_an_encoder_keeps_what_lies_beside_it(tmp_path: Path) -> None:
     (hub / "1_Pooling").mkdir()
     (hub / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
     config = json.loads((hub / "config.json").read_text())
-    (hub / "config.json").write_text(json.dumps({**config, "id2label": {"0": "a"}, "pad_token_id": 5}))
+    (hub / "config.json").write_text(
+        json.dumps({**config, "id2label": {"0": "a"}, "pad_token_id": 5, "auto_map": {"AutoModel": "evil.Model"}})
+    )
     regard.convert(hub, tmp_path / "own", to="regard")
     regard.convert(tmp_path / "own", tmp_path / "back", to="huggingface")
     assert (hub / "model.safetensors").read_bytes() == (tmp_path / "back" / "model.safetensors").read_bytes()
     back = json.loads((tmp_path / "back" / "config.json").read_text())
     assert back == {**config, "id2label": {"0": "a"}, "pad_token_id": 5}
     wanted = regard.load(hub).embed(["a b", "c"])
+    odd = tmp_path / "odd"
+    odd.mkdir()
+    folder.save_plain(odd, "bert", Bert(BertConfig(23, 16, 1, 2, 20, 64, pooler=True)))
+    with pytest.raises(DataError, match="a 'bert' of these settings has no public layout"):
+        regard.convert(odd, tmp_path / "new" / "hub", to="huggingface")
+    assert not (tmp_path / "new").exists()
     for path in ("own", "back"):
         again = regard.load(tmp_path / path)
         assert again.pooling == "cls"

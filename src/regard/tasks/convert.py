@@ -184,6 +184,7 @@ def _plain(source: Path, target: Path, to: str) -> Converted:
     else:
         name, model = folders.load_plain(source)
         more = read_config(source / KEPT_CONFIG) if (source / KEPT_CONFIG).is_file() else {}
+        layout_for(name, model.config)
     with folder_aside(target) as new:
         if to == "regard":
             folders.save_plain(new, name, model)
@@ -195,9 +196,9 @@ def _plain(source: Path, target: Path, to: str) -> Converted:
 
 
 def _write_plain(new: Path, family: str, model: nn.Module, more: Mapping[str, Any]) -> None:
-    """Write a public folder; of an older config.json stays what does not describe the tensors."""
+    """Write a public folder; of an older config.json stays what neither describes the tensors nor selects code."""
     said = layout_for(family, model.config).write(model.config)
-    fixed = {*said, "model_type", "architectures", "dtype", "torch_dtype"}
+    fixed = {*said, "model_type", "architectures", "dtype", "torch_dtype", "auto_map"}
     kept = {key: value for key, value in more.items() if key not in fixed or key.endswith("_token_id")}
     write_folder(new, family, model, kept)
 
