@@ -51,7 +51,7 @@ class Converted:
         path: The new folder.
         family: Of the model.
         tensors: In its weights' file.
-        parameters: Numbers in them.
+        parameters: Of the model; tied ones count once, computed tables not at all.
         size_bytes: Of all its files.
         notes: What a user should know.
     """
@@ -90,8 +90,7 @@ def convert(path: str | Path, out: str | Path, to: str) -> Converted:
         model, tokenizer = read_gguf(source)
         with folder_aside(target) as new:
             notes = _from_gguf(new, to, source, model, tokenizer)
-            family = "llama"
-            return _described(new, target, family, notes)
+            return _described(new, target, "llama", model, notes)
     with reading(source):
         source = source / "model" if (source / "model" / "config.json").exists() else source
         kind = folders.model_type(source)
@@ -121,7 +120,7 @@ def _pairs(source: Path, target: Path, to: str, *, is_public: bool) -> Converted
             folders.save(new, translator)
         else:
             notes = [*notes, *_write_public(new, name, translator)]
-        return _described(new, target, name, notes)
+        return _described(new, target, name, translator.model, notes)
 
 
 def _write_public(new: Path, family: str, translator: Translator) -> list[str]:
@@ -192,7 +191,7 @@ def _plain(source: Path, target: Path, to: str) -> Converted:
         else:
             _write_plain(new, name, model, more)
         _copy_beside(source, new)
-        return _described(new, target, name, notes)
+        return _described(new, target, name, model, notes)
 
 
 def _write_plain(new: Path, family: str, model: nn.Module, more: Mapping[str, Any]) -> None:
@@ -237,7 +236,8 @@ def _family(model: EncoderDecoder) -> str:
     return name
 
 
-def _described(new: Path, target: Path, family: str, notes: list[str]) -> Converted:
-    shapes = list_tensors(new / "model.safetensors")
+def _described(new: Path, target: Path, family: str, model: nn.Module, notes: list[str]) -> Converted:
+    tensors = len(list_tensors(new / "model.safetensors"))
+    parameters = sum(parameter.numel() for parameter in model.parameters())
     size_bytes = sum(path.stat().st_size for path in new.rglob("*") if path.is_file())
-    return Converted(target, family, len(shapes), sum(shapes.values()), size_bytes, tuple(notes))
+    return Converted(target, family, tensors, parameters, size_bytes, tuple(notes))
