@@ -10,13 +10,17 @@ from typing import Any, Literal
 from regard.data import read_pairs
 from regard.decoding import DecodeOptions
 from regard.errors import UsageError
+from regard.files import on_disk
 from regard.looking import Maps
 from regard.looking.reading import look as _look
 from regard.settings import set_value
-from regard.tasks import folder
+from regard.tasks import folder, plain
+from regard.tasks.convert import Converted
+from regard.tasks.convert import convert as _convert
 from regard.tasks.embedder import Embedder, load_embedder
 from regard.tasks.generator import Generator
 from regard.tasks.labeller import Labeller
+from regard.tasks.public_pairs import translates
 from regard.tasks.public_text import is_causal, load_generator
 from regard.tasks.tagger import Tagger
 from regard.tasks.task import Evaluated
@@ -65,21 +69,46 @@ def load(path: str | Path, device: str = "cpu") -> Translator | Generator | Labe
     """Load a model.
 
     Args:
-        path: A run's folder or the model folder in it; a public folder of a bidirectional encoder (BERT, RoBERTa,
-            XLM-R, ELECTRA, MiniLM) or of a causal model (GPT-2, Llama-type); or a GGUF file of a Llama-type model.
+        path: A run's folder or the model folder in it; a public folder of an encoder–decoder (Marian), of a
+            bidirectional encoder (BERT, RoBERTa, XLM, XLM-R, ELECTRA, MiniLM) or of a causal model (GPT-2,
+            Llama-type); or a GGUF file of a Llama-type model.
         device: Where it is to run.
 
     Returns:
-        The model, ready to be used: to translate, to go on from texts, or to give vectors of texts.
+        The model, ready to be used: to translate, to go on from texts, to label or tag them, or to give vectors.
+
+    Raises:
+        UsageError: The path is a URL, or a model's name on a hub: nothing is ever fetched.
     """
     target = hardware.choose(device)
-    if Path(path).suffix != ".gguf" and folder.model_type(path) in (None, folder.MODEL_TYPE):
+    source = on_disk(path)
+    kind = None if source.suffix == ".gguf" else plain.model_type(source)
+    is_plain = kind == plain.MODEL_TYPE and plain.task(source) == "none"
+    if source.suffix != ".gguf" and not is_plain and (kind in (None, plain.MODEL_TYPE) or translates(kind)):
         return folder.load(path, target)
-    public = load_generator if Path(path).suffix == ".gguf" or is_causal(path) else load_embedder
+    public = load_generator if source.suffix == ".gguf" or is_causal(source) else load_embedder
     loaded, notes = public(path, target)
     for note in notes:
         warnings.warn(note, stacklevel=2)
     return loaded
+
+
+def convert(path: str | Path, out: str | Path, to: Literal["huggingface", "regard"]) -> Converted:
+    """Write a model in another form; whole, or not at all.
+
+    Args:
+        path: A run's folder, the model folder in it, a Hugging Face folder, or a GGUF file of a Llama-type model.
+        out: The new folder; nothing is there yet.
+        to: ``huggingface`` or ``regard``.
+
+    Returns:
+        What was written: tensors, parameters, bytes, and what a user should know.
+
+    Raises:
+        UsageError: The form is unknown, the model has it already, or something is at ``out``.
+        DataError: There is no model, or it has no such form; what stands in the way is said.
+    """
+    return _convert(path, out, to)
 
 
 def evaluate(

@@ -8,14 +8,16 @@ import hashlib
 import json
 import math
 import os
+import re
 import secrets
+import shutil
 import stat
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from regard.errors import CheckpointError, DataError, FormatError, NumericError, ResourceError
+from regard.errors import CheckpointError, DataError, FormatError, NumericError, ResourceError, UsageError
 
 TEMPORARY_PREFIX = ".tmp-"  # what a killed process leaves behind starts with this
 
@@ -122,6 +124,33 @@ def written_aside(path: Path) -> Generator[Sink, None, None]:
 
 
 @contextmanager
+def folder_aside(path: Path) -> Generator[Path, None, None]:
+    """Make a folder so that, at any moment, the path holds either nothing or all of it.
+
+    Args:
+        path: Where nothing is yet, or an empty folder; its parents are made.
+
+    Yields:
+        The folder to fill, beside it. Where the block raises, nothing is left of it.
+
+    Raises:
+        ResourceError: The disk is full or read-only, a permission is missing, or the like.
+    """
+    temporary = path.with_name(f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            temporary.mkdir()
+            yield temporary
+            sync_folder(temporary)
+            temporary.rename(path)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        sync_folder(path.parent)
+
+
+@contextmanager
 def locked(folder: Path) -> Generator[None]:
     """Hold a folder for this process alone, as long as the block runs; a killed process lets go by itself.
 
@@ -217,6 +246,29 @@ def sha256(path: Path) -> str:
     """
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def on_disk(path: str | Path) -> Path:
+    """Tell a folder or file from what only names a model elsewhere: nothing is ever fetched here.
+
+    Args:
+        path: What the user gave.
+
+    Returns:
+        The path, where something is there or it looks like a path.
+
+    Raises:
+        UsageError: It is a URL; or it looks like a model's name on a hub, ``owner/name``, and nothing is there.
+    """
+    text = str(path)
+    if re.match(r"\w{2,}:/", text):  # a Path joins two slashes into one
+        raise UsageError("a model is a folder, not a URL", where=text, mend="download it first")
+    owner, _, name = text.partition("/")
+    is_name = re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", text)
+    if is_name and not os.path.lexists(text) and not os.path.lexists(owner):
+        mend = f"fetch it first (git clone, or the hub's own client), then give its folder: ./{name}"
+        raise UsageError("no such folder, and regard fetches no model by name", where=text, mend=mend)
+    return Path(path)
 
 
 class Source:

@@ -281,7 +281,8 @@ def test_train_list_names_tasks_and_recipes(cli: Cli) -> None:
     assert "transformer-base" in out
 
 
-VERBS = ("train", "evaluate", "translate", "embed", "score", "look", "sizes", "doctor", "data list", "data get")
+VERBS = ("train", "evaluate", "translate", "embed", "score", "look", "convert", "sizes", "doctor")
+VERBS = (*VERBS, "data list", "data get")
 
 
 @pytest.mark.parametrize("verb", VERBS)

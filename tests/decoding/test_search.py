@@ -140,6 +140,33 @@ def test_the_length_penalty_changes_what_wins() -> None:
     assert len(found) == 2
 
 
+def test_the_offset_of_the_length_penalty_is_a_setting() -> None:
+    model = model_of("transformer", 4, 1, 2.0)
+    wanted = exhaustive(model, [3], 3, 0.0)
+    by_length = sorted(((total / (len(tokens) + 1) ** 2.0, tokens) for _, total, tokens in wanted), reverse=True)
+    (got,) = run(model, [[3]], DecodeOptions(200, 40, 2.0, 2, length_offset=0.0))
+    assert [tuple(h.tokens) for h in got] == [tokens for _, tokens in by_length]
+    assert [h.score for h in got] == pytest.approx([score for score, _ in by_length], abs=1e-10)
+    assert [tokens for _, tokens in by_length] != [tokens for _, _, tokens in exhaustive(model, [3], 3, 2.0)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_banned_tokens_never_come_and_the_others_keep_their_probability(kind: str) -> None:
+    model = model_of(kind, 4, 0)
+    wanted = [one for one in exhaustive(model, [3], 3, 0.6) if not {2, 3} & {*one[2]}]
+    (got,) = run(model, [[3]], DecodeOptions(200, 200, 0.6, 2, banned=(3, 2)))
+    assert [tuple(h.tokens) for h in got] == [tokens for _, _, tokens in wanted]
+    assert [h.logprob for h in got] == pytest.approx([total for _, total, _ in wanted], abs=1e-10)
+    drawn = [run(model, [[3]], DecodeOptions(sample=True, seed=seed, banned=(3,)))[0][0] for seed in range(20)]
+    assert {token for hypothesis in drawn for token in hypothesis.tokens} == {0, 2}
+    for banned in ((4,), (0, 1, 2, 3)):
+        with pytest.raises(UsageError, match=r"banned is .*, of 4 tokens; give some of the model's tokens, not all"):
+            run(model, [[3]], DecodeOptions(banned=banned))
+    for banned in ((-1,), (1.0,), (True,)):
+        with pytest.raises(UsageError, match="banned is"):
+            DecodeOptions(banned=banned)  # type: ignore[arg-type]
+
+
 def reference_beam(
     model: nn.Module, source: list[int], beam: int, n_best: int, alpha: float, limit: int
 ) -> list[tuple[int, ...]]:
@@ -376,7 +403,7 @@ def test_counts_out_of_range_are_refused(name: str, value: object) -> None:
     ("name", "value"),
     [
         (name, value)
-        for name in ("length_penalty", "temperature", "top_p")
+        for name in ("length_penalty", "length_offset", "temperature", "top_p")
         for value in (-1, -1e-9, math.nan, math.inf, -math.inf)
     ]
     + [

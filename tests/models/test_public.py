@@ -55,6 +55,11 @@ def bert(kind: str, **change: Any) -> nn.Module:
     return getattr(transformers, kind)(config)
 
 
+def xlm(kind: str, **change: Any) -> nn.Module:
+    values = {"vocab_size": 61, "emb_dim": 24, "n_layers": 3, "n_heads": 4, "max_position_embeddings": 32}
+    return getattr(transformers, kind)(transformers.XLMConfig(**{**values, "pad_token_id": 1, **change}))
+
+
 CASES = {
     "bert": lambda: bert("BertModel"),
     "bert, masked": lambda: bert("BertForMaskedLM"),
@@ -65,6 +70,11 @@ CASES = {
     "electra, replaced": lambda: bert("ElectraForPreTraining", embedding_size=12),
     "electra, masked": lambda: bert("ElectraForMaskedLM", embedding_size=12),
     "electra, one width": lambda: bert("ElectraModel", embedding_size=24),
+    "xlm": lambda: xlm("XLMModel", n_langs=5),
+    "xlm, masked": lambda: xlm("XLMWithLMHeadModel", n_langs=5),
+    "xlm, one language, relu, untied": lambda: xlm(
+        "XLMWithLMHeadModel", gelu_activation=False, tie_word_embeddings=False, layer_norm_eps=1e-2
+    ),
     "gpt2": lambda: gpt2(),
     "gpt2, untied, relu": lambda: gpt2(tie_word_embeddings=False, activation_function="relu", n_inner=40),
     "gpt2, exact gelu, small epsilon": lambda: gpt2(activation_function="gelu", layer_norm_epsilon=1e-12),
@@ -92,7 +102,7 @@ def theirs_of(name: str) -> nn.Module:
 
 
 def without_casts(theirs: nn.Module) -> nn.Module:
-    """Their RMS norms and rotary angles are computed in float32 whatever the model is in; here in the model's own."""
+    """What they compute in float32 whatever the model is in (RMS norms, rotary angles, XLM's weights), in its own."""
 
     def norm(module: nn.Module) -> None:
         module.forward = lambda x: nn.functional.rms_norm(x, x.shape[-1:], module.weight, module.variance_epsilon)
@@ -109,7 +119,19 @@ def without_casts(theirs: nn.Module) -> nn.Module:
 
         module.forward = forward
 
+    def attention(module: nn.Module) -> None:
+        def forward(x_BTD: Tensor, mask_BT: Tensor, **_: Any) -> tuple[Tensor]:
+            parts = (module.q_lin, module.k_lin, module.v_lin)
+            q, k, v = (part(x_BTD).unflatten(-1, (module.n_heads, -1)).transpose(1, 2) for part in parts)
+            scores = q @ k.transpose(2, 3) / module.head_dim**0.5
+            weights = scores.masked_fill(mask_BT[:, None, None] == 0, -torch.inf).softmax(-1)
+            return (module.out_lin((weights @ v).transpose(1, 2).flatten(2)),)
+
+        module.forward = forward
+
     for module in theirs.modules():
+        if type(module).__name__ == "MultiHeadAttention":
+            attention(module)
         if type(module).__name__ == "LlamaRMSNorm":
             norm(module)
         elif type(module).__name__ == "LlamaRotaryEmbedding":
@@ -176,6 +198,20 @@ def test_every_layer_is_theirs_and_what_we_write_they_read(name: str, tmp_path: 
     assert back.config.tie_word_embeddings == theirs.config.tie_word_embeddings
 
 
+def test_languages_are_theirs(tmp_path: Path) -> None:
+    theirs = theirs_of("xlm").double()
+    theirs.save_pretrained(tmp_path)
+    _, ours, _ = read_folder(tmp_path)
+    assert (ours.config.num_languages, ours.config.num_types) == (5, 0)
+    tokens, languages = torch.randint(3, 61, (2, 13)), torch.randint(0, 5, (2, 13))
+    with torch.inference_mode():
+        wanted = without_casts(theirs)(input_ids=tokens, langs=languages).last_hidden_state.flatten(0, 1)
+        found = ours.eval()(tokens.flatten(), Segments.uniform(2, 13), languages_N=languages.flatten())
+        plain = ours(tokens.flatten(), Segments.uniform(2, 13))
+    assert float((found - wanted).abs().max()) <= 1e-10
+    assert float((found - plain).abs().max()) > 0.1
+
+
 def test_parts_of_a_checkpoint_are_one(tmp_path: Path) -> None:
     theirs = theirs_of("llama")
     theirs.save_pretrained(tmp_path / "parts", max_shard_size="8KB")
@@ -209,7 +245,10 @@ def test_names_without_the_heads_module_are_read_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "t5"}, "model_type is 't5'; known: bert, electra, gpt2, llama, roberta, xlm-roberta"),
+        (
+            {"model_type": "t5"},
+            "model_type is 't5'; known: bert, electra, gpt2, llama, marian, pegasus, roberta, xlm, xlm-roberta",
+        ),
         ({"activation_function": "swish9"}, "activation_function is 'swish9'; known: gelu_new"),
         ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True; only False"),
         ({"n_embd": None}, "n_embd is None, not a number"),
@@ -265,7 +304,7 @@ def test_tensors_that_are_missing_or_left_over_are_refused(tmp_path: Path) -> No
 ODD = (None, [], {}, "x", -1, 0, 10**30, 1.5, True, [[]], {"rope_type": []})
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "roberta", "electra, masked"])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "roberta", "electra, masked", "xlm, masked"])
 def test_any_odd_setting_is_refused_in_one_line_or_means_nothing(name: str, tmp_path: Path) -> None:
     theirs_of(name).save_pretrained(tmp_path)
     values = json.loads((tmp_path / "config.json").read_text())

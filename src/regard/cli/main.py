@@ -47,6 +47,10 @@ VERBS = {
     ),
     "score": ("Print the log-probability of each target given its source.", "score runs/mine --data test.tsv --json"),
     "look": ("Draw what a model attends to, as one self-contained page.", 'look runs/mine "Guten Tag." -o look.html'),
+    "convert": (
+        "Write a model as a Hugging Face folder, or in regard's own form.",
+        "convert runs/mine --to huggingface -o mine-hf",
+    ),
     "sizes": ("Count the parameters of published sizes, beside the papers' print.", "sizes"),
     "doctor": ("Say what this machine has and what regard makes of it.", "doctor"),
 }

@@ -21,7 +21,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 import tokenizers
@@ -37,6 +37,36 @@ FILE_CAP_BYTES = 1 << 27
 START, END, UNKNOWN = "<s>", "</s>", "<unk>"
 # Text is cut inside whatever spells a special token or a byte token, so that no such token can be learnt from text.
 _SPELLED = Regex(r"<(?=/?s>|unk>|0x[0-9A-F]{2}>)")
+
+
+class TextTokenizer(Protocol):
+    """What tasks need of a tokenizer.
+
+    Attributes:
+        start_id: What an output starts from.
+        end_id: What ends a text.
+        vocab_size: Tokens of the vocabulary.
+    """
+
+    start_id: int
+    end_id: int
+    vocab_size: int
+
+    def encode(self, text: str) -> list[int]:
+        """Turn a text into tokens, without start and end."""
+        ...
+
+    def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Turn texts into arrays of tokens."""
+        ...
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Turn tokens into text; start and end vanish, <unk> shows."""
+        ...
+
+    def pieces(self, tokens: Sequence[int]) -> list[str]:
+        """Show tokens one by one, as a reader would write them."""
+        ...
 
 
 class Tokenizer:

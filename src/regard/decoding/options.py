@@ -30,6 +30,8 @@ class DecodeOptions:
             is positive, multiplied where it is negative; 1 changes nothing (Keskar et al. 2019, §4.1).
         stop: Texts that end an output; they are cut off.
         seed: Of the draws; the same input at the same place draws the same in any batch.
+        length_offset: The 5 of the penalty's formula; 0 divides by length^α, as many public models expect.
+        banned: Tokens that are never chosen, by number: those of public models that no training ever reached.
     """
 
     beam: int = 1
@@ -44,6 +46,8 @@ class DecodeOptions:
     repetition_penalty: float = 1.0
     stop: tuple[str, ...] = ()
     seed: int = 0
+    length_offset: float = 5.0
+    banned: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what cannot be done.
@@ -59,6 +63,7 @@ class DecodeOptions:
             (1 <= self.beam <= MAX_BEAMS, f"beam is {self.beam}", f"give 1 to {MAX_BEAMS}"),
             (1 <= self.n_best <= self.beam, f"n_best is {self.n_best} with beam {self.beam}", "give 1 up to the beam"),
             (0 <= self.length_penalty <= 10, f"length_penalty is {self.length_penalty}", "give a number from 0 to 10"),
+            (0 <= self.length_offset <= 1000, f"length_offset is {self.length_offset}", "give a number from 0 to 1000"),
             (
                 0 <= self.max_extra_tokens <= 100_000,
                 f"max_extra_tokens is {self.max_extra_tokens}",
@@ -80,6 +85,11 @@ class DecodeOptions:
             (all(self.stop), "an empty text in stop", "leave it out"),
             (not (self.sample and self.beam > 1), f"sampling with beam {self.beam}", "sample with beam 1"),
             (0 <= self.seed < 2**63, f"seed is {self.seed}", "give 0 to 2^63 - 1"),
+            (
+                all(type(token) is int and token >= 0 for token in self.banned),
+                f"banned is {str(self.banned)[:60]}",
+                "give numbers of tokens",
+            ),
         )
         for good, what, mend in checks:
             if not good:  # NaN fails every comparison, so it is refused too

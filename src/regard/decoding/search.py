@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from regard.attention import Segments
 from regard.decoding.options import DecodeOptions
-from regard.errors import NumericError
+from regard.errors import NumericError, UsageError
 from regard.models.interface import EncoderDecoder, LanguageModel
 
 
@@ -40,9 +41,9 @@ class _Source:
     done: list[Hypothesis] = field(default_factory=list)
 
 
-def penalty(length: int, alpha: float) -> float:
-    """Compute ((5 + length) / 6)^α, the length counted with the end token (Wu et al. 2016, equation 14)."""
-    return ((5 + length) / 6) ** alpha
+def penalty(length: int, alpha: float, offset: float = 5.0) -> float:
+    """Compute ((k + length) / (k + 1))^α, the length counted with the end token (k is 5 in Wu et al. 2016, eq. 14)."""
+    return ((offset + length) / (offset + 1)) ** alpha
 
 
 @torch.inference_mode()
@@ -86,7 +87,14 @@ def decode(
 
     Raises:
         NumericError: The model gives scores that are not numbers.
+        UsageError: A banned token is none of the model's, or every one is banned.
     """
+    if options.banned:
+        size = model.config.target_vocab_size if isinstance(model, EncoderDecoder) else model.config.vocab_size
+        banned = set(options.banned)
+        if max(banned) >= size or len(banned) == size:
+            what = f"banned is {str(options.banned)[:60]}, of {size} tokens"
+            raise UsageError(what, where="decoding", mend="give some of the model's tokens, not all")
     if limits is None:
         room = model.max_target_tokens if isinstance(model, EncoderDecoder) else None
         limits = [length + options.max_extra_tokens for length in segments.lengths]
@@ -124,6 +132,7 @@ class _Search:
         self.listen: Callable[[int, int], None] | None = None
         self.state = model.start(source_M, segments, options.beam)
         self.alive = list(range(len(sources)))
+        self.banned = list(options.banned)
         count, beam = len(sources), options.beam
         self.last_R = first_B.repeat_interleave(beam)
         # Tokens and log-probabilities of each prefix. All but one beam start impossible, so that the first step does
@@ -139,6 +148,8 @@ class _Search:
             logits_RV = self._penalized(logits_RV)
         # In float64, so that adding up hundreds of steps rounds the same in any batch.
         logp_RV = logits_RV.double().log_softmax(-1)
+        if self.options.banned:
+            logp_RV[:, self.banned] = -math.inf
         token_BC, beam_BC, logprob_BC = self._draw(logp_RV) if self.options.sample else self._best(logp_RV)
         if np.isnan(logprob_BC).any():
             raise NumericError("the model's scores are not numbers", where="decoding", mend="its weights are damaged")
@@ -239,7 +250,7 @@ class _Search:
         return token_BC, np.zeros_like(token_BC), logprob_R1
 
     def _finish(self, source: _Source, tokens: np.ndarray, logprob: float, ended: bool) -> None:
-        score = logprob / penalty(len(tokens) + 1, self.options.length_penalty)
+        score = logprob / penalty(len(tokens) + 1, self.options.length_penalty, self.options.length_offset)
         source.done.append(Hypothesis(tokens.tolist(), float(logprob), float(score), ended))
 
     def _is_done(self, source: _Source, live: list[float]) -> bool:
@@ -249,7 +260,7 @@ class _Search:
         if len(source.done) < self.options.n_best:
             return False
         # A log-probability only falls; the penalty that helps it most is that of the longest output.
-        reachable = live[0] / penalty(source.limit + 1, self.options.length_penalty)
+        reachable = live[0] / penalty(source.limit + 1, self.options.length_penalty, self.options.length_offset)
         worst = sorted((h.score for h in source.done), reverse=True)[self.options.n_best - 1]
         return worst >= reachable
 

@@ -88,6 +88,30 @@ def read_gguf(path: Path) -> Loaded:
     return Loaded(cast(Llama, model), _tokenizer(reader, str(path)), start_id, ends)
 
 
+def special_tokens(path: Path) -> dict[str, int]:
+    """Give the numbers of a model's special tokens.
+
+    Args:
+        path: A file that :func:`read_gguf` reads.
+
+    Returns:
+        By the names that config.json has for them; those that the file does not say are left out.
+
+    Raises:
+        FormatError: One is no token.
+    """
+    from gguf import GGUFReader
+
+    reader = GGUFReader(path)
+    names = {"bos_token_id": "bos", "eos_token_id": "eos", "pad_token_id": "padding"}
+    fields = {ours: f"tokenizer.ggml.{theirs}_token_id" for ours, theirs in names.items()}
+    found = {n: _field(reader, key, int, str(path)) for n, key in fields.items() if reader.get_field(key) is not None}
+    most = len(_field(reader, "tokenizer.ggml.tokens", list, str(path)))
+    if any(not 0 <= number < most for number in found.values()):
+        raise FormatError(f"a special token is beyond the {most} tokens", where=str(path))
+    return found
+
+
 def _field(reader: GGUFReader, name: str, kind: type[T], where: str, default: T | None = None) -> T:
     field = reader.get_field(name)
     value = default if field is None else field.contents()

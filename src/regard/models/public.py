@@ -6,7 +6,7 @@ setting that would make another function of the model is refused by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,11 @@ class Rule:
         ours: Our name, or several: theirs is then ours one after the other along the output dimension.
         transposed: Theirs has the input dimension first.
         outside: It stands beside the model's body, so its name has no prefix: heads.
-        copies: Other names under which a file may hold the same tensor again.
+        copies: Other names under which a file may hold the same tensor, again or instead.
         shape: Its shape, where dimensions that ours has in one are several there: all but the first become one of ours,
             before theirs is transposed. Empty where it has our dimensions.
+        layers: The setting that says how many ``{i}`` there are.
+        row: Theirs has one more dimension, of size 1, in front.
     """
 
     theirs: str
@@ -40,6 +42,8 @@ class Rule:
     outside: bool = False
     copies: tuple[str, ...] = ()
     shape: tuple[int, ...] = ()
+    layers: str = "num_layers"
+    row: bool = False
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -62,6 +66,10 @@ class Layout:
         read: From config.json to our settings; raises FormatError for what we have not.
         write: From our settings to config.json.
         fits: Whether it can hold a model of our settings; a family writes the first layout that can.
+        lacks: What of our settings it cannot hold, in words; empty where it holds them all.
+        adapt: From our settings and tensors to those of the same function that it can hold.
+        tables: Tensors that carry nothing, and that their reader asks for all the same.
+        check: Refuses tensors of the file that carry nothing only as long as they hold what every model makes anew.
     """
 
     model_type: str
@@ -74,19 +82,23 @@ class Layout:
     read: Callable[[Mapping[str, Any], str], Any]
     write: Callable[[Any], dict[str, Any]]
     fits: Callable[[Any], bool] = lambda config: True
+    lacks: Callable[[Any], str] = lambda config: ""
+    adapt: Callable[[Any, dict[str, Tensor]], tuple[Any, dict[str, Tensor]]] = lambda config, tensors: (config, tensors)
+    tables: Callable[[Any], dict[str, Tensor]] = lambda config: {}
+    check: Callable[[Any, Mapping[str, Tensor], str], None] = lambda config, theirs, where: None
 
     def expanded(self, config: Any) -> list[Rule]:
         """Write the rules out for every layer.
 
         Args:
-            config: Our settings, with ``num_layers``.
+            config: Our settings, with the numbers of layers.
 
         Returns:
             Rules with full names.
         """
         every: list[Rule] = []
         for rule in self.rules(config):
-            for i in range(config.num_layers) if "{i}" in rule.theirs else (0,):
+            for i in range(getattr(config, rule.layers)) if "{i}" in rule.theirs else (0,):
                 parts = tuple(part.replace("{i}", str(i)) for part in rule.parts)
                 every.append(replace(rule, theirs=rule.theirs.replace("{i}", str(i)), ours=parts))
         return every
@@ -187,6 +199,42 @@ def public_family(folder: Path) -> registry.Family:
     return _layout_of(read_config(folder / "config.json"), str(folder / "config.json"))[0]
 
 
+def flag(values: Mapping[str, Any], name: str, where: str, default: bool) -> bool:
+    """Take a setting that is on or off.
+
+    Args:
+        values: config.json.
+        name: The setting.
+        where: Path of config.json.
+        default: What a missing one is.
+
+    Returns:
+        Whether it is on.
+
+    Raises:
+        FormatError: It is neither.
+    """
+    value = values.get(name, default)
+    if not isinstance(value, bool):
+        raise FormatError(f"{name} is {str(value)[:40]!r}, neither true nor false", where=where)
+    return value
+
+
+def both(theirs: str, ours: str, **how: Any) -> Iterator[Rule]:
+    """Give the rules of a layer that has a weight and a bias.
+
+    Args:
+        theirs: Its name there.
+        ours: Its name here.
+        **how: Further fields of the rules.
+
+    Yields:
+        One rule each.
+    """
+    for end in ("weight", "bias"):
+        yield Rule(f"{theirs}.{end}", f"{ours}.{end}", **how)
+
+
 def read_folder(folder: Path) -> tuple[str, nn.Module, list[str]]:
     """Build a model from a public folder.
 
@@ -214,29 +262,53 @@ def read_folder(folder: Path) -> tuple[str, nn.Module, list[str]]:
         warnings.append(
             f"{folder}: the output table differs from the embedding it is said to be tied to; both are kept"
         )
+    layout.check(config, theirs, str(folder))
     weights = from_public(layout, config, theirs, str(folder))
     return family.name, build_like(family.build, config, weights, folder), warnings
 
 
-def write_folder(folder: Path, family: str, model: nn.Module) -> None:
+def write_folder(folder: Path, family: str, model: nn.Module, more: Mapping[str, Any] | None = None) -> None:
     """Write a model as a public folder.
 
     Args:
         folder: Where; it exists.
         family: The model's family.
         model: The model.
+        more: Further entries of config.json, such as the numbers of special tokens; None for none.
 
     Raises:
-        DataError: The family has no public layout.
+        DataError: The family has no public layout, or none for these settings.
     """
-    config: Any = model.config
-    layout = next((one for one in registry.family(family).public if one.fits(config)), None)
-    if layout is None:
-        raise DataError(f"a {family!r} of these settings has no public layout", where=str(folder))
+    layout = layout_for(family, model.config)
+    config, tensors = layout.adapt(model.config, gather(model))
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     values = {"model_type": layout.model_type, "architectures": [layout.architecture(config)], "dtype": dtype}
-    write_aside(folder / "config.json", json_bytes(values | layout.write(config)))
-    write_tensors(folder / "model.safetensors", to_public(layout, config, gather(model)))
+    write_aside(folder / "config.json", json_bytes(values | layout.write(config) | dict(more or {})))
+    write_tensors(folder / "model.safetensors", to_public(layout, config, tensors))
+
+
+def layout_for(family: str, config: Any) -> Layout:
+    """Find the public layout that can hold a model.
+
+    Args:
+        family: The model's family.
+        config: Its settings.
+
+    Returns:
+        The family's first layout that can.
+
+    Raises:
+        DataError: There is none; what stands in the way is said.
+    """
+    known = registry.family(family).public
+    fitting = next((layout for layout in known if layout.fits(config) and not layout.lacks(config)), None)
+    if fitting is not None:
+        return fitting
+    if not known:
+        raise DataError(f"a {family!r} has no public layout", mend="keep it in regard's own form")
+    reasons = [f"{layout.model_type}: {lacks}" for layout in known if (lacks := layout.lacks(config))]
+    why = f" ({'; '.join(reasons)})" if reasons else ""
+    raise DataError(f"a {family!r} of these settings has no public layout{why}", mend="keep it in regard's own form")
 
 
 def from_public(layout: Layout, config: Any, theirs: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
@@ -258,7 +330,9 @@ def from_public(layout: Layout, config: Any, theirs: Mapping[str, Tensor], where
     used: set[str] = set()
     missing: list[str] = []
     for rule in layout.expanded(config):
-        name = _found(theirs, rule.theirs, layout.prefix)
+        name = _found(theirs, rule.theirs, layout.prefix) or next(
+            (copy for copy in rule.copies if copy in theirs), None
+        )
         if name is not None:
             used.add(name)
             used.update(copy for copy in rule.copies if copy in theirs and torch.equal(theirs[copy], theirs[name]))
@@ -274,7 +348,9 @@ def from_public(layout: Layout, config: Any, theirs: Mapping[str, Tensor], where
                 raise CheckpointError(what, where=where, mend="see that config.json belongs to these tensors")
             tensor = tensor.flatten(1)
         tensor = tensor.T if rule.transposed and tensor.dim() == 2 else tensor
-        if len(tensor) % len(rule.parts):
+        if rule.row and tensor.dim() == 2 and len(tensor) == 1:
+            tensor = tensor[0]
+        if tensor.dim() == 0 or len(tensor) % len(rule.parts):
             raise CheckpointError(
                 f"{name} of shape {tuple(theirs[name].shape)} is not {len(rule.parts)} parts", where=where
             )
@@ -312,11 +388,13 @@ def to_public(layout: Layout, config: Any, ours: Mapping[str, Tensor]) -> dict[s
             continue
         whole = torch.cat([ours[part] for part in rule.parts])
         name = rule.theirs if rule.outside else prefix + rule.theirs
+        whole = whole[None] if rule.row else whole
         whole = whole.T if rule.transposed and whole.dim() == 2 else whole
         theirs[name] = (whole.reshape(rule.shape) if rule.shape else whole).contiguous()
         if not config.tie:  # what is not tied, a reader does not make anew
             theirs |= {copy: theirs[name].clone() for copy in rule.copies}
-    return theirs
+    dtype = next(iter(theirs.values())).dtype
+    return theirs | {prefix + name: table.to(dtype) for name, table in layout.tables(config).items()}
 
 
 def _found(tensors: Mapping[str, Tensor], name: str, prefix: str) -> str | None:
@@ -324,8 +402,13 @@ def _found(tensors: Mapping[str, Tensor], name: str, prefix: str) -> str | None:
     return next((one for one in (prefix + name, name) if one in tensors), None)
 
 
-def _layout_of(values: Mapping[str, Any], where: str) -> tuple[Any, Layout]:
-    known = {layout.model_type: (one, layout) for one in registry.families().values() for layout in one.public}
+def known_layouts() -> dict[str, tuple[registry.Family, Layout]]:
+    """Give families and layouts by the ``model_type`` of their config.json."""
+    return {layout.model_type: (one, layout) for one in registry.families().values() for layout in one.public}
+
+
+def _layout_of(values: Mapping[str, Any], where: str) -> tuple[registry.Family, Layout]:
+    known = known_layouts()
     kind = values.get("model_type")
     if not isinstance(kind, str) or kind not in known:
         raise FormatError(f"model_type is {str(kind)[:40]!r}", where=where, mend=f"known: {', '.join(sorted(known))}")

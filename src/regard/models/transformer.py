@@ -18,7 +18,6 @@ from regard.errors import ConfigError
 from regard.layers.block import Block
 from regard.layers.embed import Embedding, Positions
 from regard.models.interface import EncoderDecoder, Share, check_share
-from regard.models.registry import Family, Size, register
 
 
 @dataclass(frozen=True)
@@ -40,11 +39,13 @@ class TransformerConfig:
         positions: ``sinusoidal``, ``sinusoidal-halves``, ``learned`` or ``none``.
         position_dim: Width of concatenated positions; 0 adds them.
         rotary_base: Rotary positions in self-attention; 0 for none.
-        max_len: Positions of learned tables.
+        max_len: Positions of learned tables; of others, the tokens that a public model is said to have seen.
         dropout: On embeddings and each sublayer's result.
         attention_dropout: On attention weights.
         mlp_dropout: On the MLPs' inner activations.
         norm_eps: Of layer norms.
+        scale_embed: Multiply tokens' vectors by √D, as the paper does.
+        output_bias: The output has a bias where its table is shared; where it is not, it always has.
     """
 
     source_vocab_size: int
@@ -66,6 +67,13 @@ class TransformerConfig:
     attention_dropout: float = 0.0
     mlp_dropout: float = 0.0
     norm_eps: float = 1e-5
+    scale_embed: bool = True
+    output_bias: bool = False
+
+    @property
+    def tie(self) -> bool:
+        """Whether the output table is the target's."""
+        return self.share != "none"
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +130,7 @@ class Transformer(EncoderDecoder):
                 positions=c.positions,
                 max_len=c.max_len,
                 position_dim=c.position_dim,
+                scale=c.scale_embed,
                 dropout_p=c.dropout,
                 weight=weight,
             )
@@ -152,12 +161,13 @@ class Transformer(EncoderDecoder):
         self.target_embed = embedding(c.target_vocab_size, self.source_embed.weight if c.share == "all" else None)
         self.encoder, self.decoder = stack(c.encoder_layers, False), stack(c.decoder_layers, True)
         self.encoder_norm, self.decoder_norm = last_norm(), last_norm()
-        self.output = nn.Linear(c.embed_dim, c.target_vocab_size, bias=c.share == "none")
-        if c.share == "none":
-            nn.init.normal_(self.output.weight, std=c.embed_dim**-0.5)
+        self.output = nn.Linear(c.embed_dim, c.target_vocab_size, bias=c.output_bias or not c.tie)
+        if self.output.bias is not None:
             nn.init.zeros_(self.output.bias)
-        else:
+        if c.tie:
             self.output.weight = self.target_embed.weight
+        else:
+            nn.init.normal_(self.output.weight, std=c.embed_dim**-0.5)
 
     @property
     def max_target_tokens(self) -> int | None:
@@ -213,54 +223,3 @@ class Transformer(EncoderDecoder):
             caches.append(cache)
         state = replace(state, caches=tuple(caches), length=state.length + 1)
         return self.head(self.decoder_norm(x_RD)), state
-
-
-_BASE = TransformerConfig(37000, 37000)
-_NOTE = (
-    "37,000 BPE tokens shared by source, target and output, as in the paper's English-German set-up. {why} Attention "
-    "projections have biases here."
-)
-
-register(
-    Family(
-        name="transformer",
-        config=TransformerConfig,
-        build=Transformer,
-        tiny=(
-            TransformerConfig(23, 23, 16, 24, 2, encoder_layers=2, decoder_layers=2),
-            TransformerConfig(
-                23,
-                29,
-                16,
-                24,
-                4,
-                2,
-                2,
-                2,
-                norm="pre",
-                activation="gelu",
-                share="target",
-                positions="none",
-                rotary_base=1e4,
-            ),
-            TransformerConfig(
-                23, 29, 16, 24, 2, 0, 1, 1, share="none", positions="learned", position_dim=4, attention_dropout=0.1
-            ),
-        ),
-        # Vaswani et al. 2017, table 3.
-        sizes=(
-            Size(
-                "transformer-base",
-                _BASE,
-                "65 M",
-                _NOTE.format(why="The paper's 65 M is met with about 40,700 tokens, its 37,000 being approximate."),
-            ),
-            Size(
-                "transformer-big",
-                replace(_BASE, embed_dim=1024, mlp_dim=4096, num_heads=16, dropout=0.3),
-                "213 M",
-                _NOTE.format(why="The paper's 213 M is met with about 35,700 tokens."),
-            ),
-        ),
-    )
-)

@@ -97,6 +97,22 @@ def read_tensors(path: Path, *, cap_bytes: int | None = None) -> dict[str, Tenso
         return take_tensors(source)
 
 
+def list_tensors(path: Path) -> list[str]:
+    """Say what a safetensors file holds, from its checked header.
+
+    Args:
+        path: The file; a link is followed.
+
+    Returns:
+        The names of its tensors, in the order of their bytes.
+
+    Raises:
+        CheckpointError: It is missing or not safetensors.
+    """
+    with Source(path, follow_links=True) as source:
+        return [name for name, _, _ in _checked_header(source)]
+
+
 def take_tensors(source: Source) -> dict[str, Tensor]:
     """Read the content of a safetensors file.
 

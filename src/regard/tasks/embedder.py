@@ -14,10 +14,11 @@ from tokenizers import Tokenizer
 from regard.attention import Segments
 from regard.data.batching import like_lengths
 from regard.errors import ContextError, DataError, FormatError
-from regard.files import read_config, reading
+from regard.files import on_disk, read_config, reading
 from regard.layers.pooling import Pooling, check_pooling, pool
 from regard.models.bert import Bert
 from regard.models.public import read_folder
+from regard.tasks.plain import MODEL_TYPE, load_plain, model_type
 
 TEXT_CAP_BYTES = 1 << 26  # a tokenizer of a quarter of a million tokens has 17 MB
 
@@ -125,9 +126,13 @@ def load_embedder(path: str | Path, device: torch.device | None = None) -> tuple
         FormatError: A file is not what it claims to be, or the model is no bidirectional encoder.
         CheckpointError: Tensors are missing or left over.
     """
-    folder = Path(path)
+    folder = on_disk(path)
+    warnings: list[str] = []
     with reading(folder):
-        family, model, warnings = read_folder(folder)
+        if model_type(folder) == MODEL_TYPE:
+            family, model = load_plain(folder)
+        else:
+            family, model, warnings = read_folder(folder)
         if not isinstance(model, Bert):
             raise FormatError(f"a {family} gives no vectors of texts", where=str(folder), mend="give an encoder")
         if not (folder / "tokenizer.json").is_file():

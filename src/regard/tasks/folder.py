@@ -6,6 +6,7 @@ before anything is built.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,10 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from regard import settings
+from regard.data.pieces import FILES, Pieces, save_pieces
 from regard.data.tokenizer import Tokenizer
 from regard.decoding import DecodeOptions
 from regard.errors import CheckpointError, ConfigError, DataError, FormatError, UsageError
-from regard.files import json_bytes, read_config, reading, write_aside
+from regard.files import json_bytes, on_disk, read_config, reading, write_aside
 from regard.layers.pooling import Pooling
 from regard.models.bert import Bert, BertConfig
 from regard.models.interface import EncoderDecoder, LanguageModel
@@ -28,15 +30,14 @@ from regard.models.weights import build_like, gather, read_tensors, write_tensor
 from regard.tasks.generator import Generator
 from regard.tasks.labeller import Classes, Labeller, Numbers, objective, read_text_pairs
 from regard.tasks.pairs import SHARED, SIDES, PairTokenizer
+from regard.tasks.plain import CONFIG_CAP_BYTES, FORMAT, MODEL_TYPE, check_format, dtype_name
+from regard.tasks.public_pairs import load_public, translates
 from regard.tasks.public_text import PublicVocabulary
 from regard.tasks.tagger import Tagger
 from regard.tasks.translator import Translator
 
 Product = Translator | Generator | Labeller | Tagger
 P = TypeVar("P", Translator, Generator, Labeller, Tagger)
-FORMAT = 1
-MODEL_TYPE = "regard"
-CONFIG_CAP_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -81,11 +82,26 @@ def save_tokenizers(folder: Path, tokenizers: Mapping[str, Tokenizer]) -> None:
         folder: An existing folder.
         tokenizers: By the names of their files.
     """
-    for stale in (SHARED, *SIDES):
+    for stale in (SHARED, *SIDES, *FILES):
         if stale not in tokenizers:
             (folder / stale).unlink(missing_ok=True)
     for name, tokenizer in tokenizers.items():
         write_aside(folder / name, tokenizer.to_json())
+
+
+def save_pair_tokenizer(folder: Path, tokenizer: PairTokenizer) -> None:
+    """Write the tokenizers of pairs: tokenizer.json, one for each side, or the files of sentencepiece models.
+
+    Args:
+        folder: An existing folder.
+        tokenizer: The tokenizers.
+    """
+    if isinstance(tokenizer.source, Pieces) and isinstance(tokenizer.target, Pieces):
+        for stale in (SHARED, *SIDES):
+            (folder / stale).unlink(missing_ok=True)
+        save_pieces(folder, tokenizer.source, tokenizer.target)
+    else:
+        save_tokenizers(folder, tokenizer.files())
 
 
 def save(folder: Path, product: Product, weights: Mapping[str, Tensor] | None = None, card: str = "") -> None:
@@ -112,8 +128,12 @@ def save(folder: Path, product: Product, weights: Mapping[str, Tensor] | None = 
         pooling=product.model.pooling if isinstance(product, Labeller) else "mean",
         **_ends(product),
         architectures=(type(model).__name__,),
+        dtype=dtype_name(model),
     )
-    save_tokenizers(folder, product.tokenizers())
+    if isinstance(product, Translator):
+        save_pair_tokenizer(folder, product.tokenizer)
+    else:
+        save_tokenizers(folder, product.tokenizers())
     if product.options is not None:
         write_aside(folder / "generation_config.json", json_bytes(settings.plain(product.options)))
     if card:
@@ -139,7 +159,7 @@ def load(path: str | Path, device: torch.device | None = None) -> Product:
     """Load a trained model.
 
     Args:
-        path: A run's folder, or the model folder in it.
+        path: A run's folder, or the model folder in it; or a public folder of an encoder–decoder.
         device: Where it is to run; None is the CPU.
 
     Returns:
@@ -148,9 +168,10 @@ def load(path: str | Path, device: torch.device | None = None) -> Product:
     Raises:
         DataError: There is no model.
         FormatError: A file is not what it claims to be.
+        UsageError: The path looks like a model's name on a hub, and nothing is there.
         CheckpointError: Weights and config do not fit.
     """
-    folder = Path(path)
+    folder = on_disk(path)
     with reading(folder):
         if (folder / "model" / "config.json").exists():
             folder = folder / "model"
@@ -161,14 +182,21 @@ def load(path: str | Path, device: torch.device | None = None) -> Product:
             mend = "give a folder that regard train made"
             raise DataError("no model here (no config.json)", where=str(path), mend=mend)
     values = read_config(folder / "config.json", CONFIG_CAP_BYTES)
-    if values.get("model_type") != "regard":
-        raise FormatError(
-            f"model_type is {str(values.get('model_type'))[:40]!r}, not 'regard'", where=str(folder / "config.json")
-        )
+    kind = values.get("model_type")
+    if isinstance(kind, str) and translates(kind):
+        translator, notes = load_public(folder, device)
+        for note in notes:
+            warnings.warn(note, stacklevel=2)
+        return translator
+    if kind != MODEL_TYPE:
+        mend = "give a folder that regard train made, or a public encoder–decoder's"
+        what = f"model_type is {str(kind)[:40]!r}, not 'regard'"
+        raise FormatError(what, where=str(folder / "config.json"), mend=mend)
+    if values.get("task") == "none":
+        what = f"a {str(values.get('family'))[:40]} that no task of regard has trained is not ready for use"
+        raise FormatError(what, where=str(folder / "config.json"))
     config = settings.build(FolderConfig, values, str(folder / "config.json"))
-    if config.format != FORMAT:
-        mend = "use the version of regard that wrote it"
-        raise FormatError(f"format {config.format}; this version reads {FORMAT}", where=str(folder), mend=mend)
+    check_format(config.format, folder)
     if config.max_tokens < 1:
         raise ConfigError(f"max_tokens is {config.max_tokens}", where=str(folder / "config.json"))
     if config.task not in _KINDS:
@@ -292,16 +320,3 @@ _KINDS: dict[str, tuple[type, Callable[..., Any]]] = {
     Numbers.task: (Bert, _labeller),
     Tagger.task: (Bert, _tagger),
 }
-
-
-def model_type(path: str | Path) -> str | None:
-    """Say who wrote a model folder.
-
-    Args:
-        path: A folder.
-
-    Returns:
-        ``model_type`` of its config.json; None where there is none, as in a run's folder.
-    """
-    config = Path(path) / "config.json"
-    return str(read_config(config, CONFIG_CAP_BYTES).get("model_type")) if config.is_file() else None

@@ -269,7 +269,7 @@ class LanguageTask:
             raise ConfigError(what, mend="lower the one or raise model.max_len")
         return model
 
-    def tokenizers(self) -> dict[str, Tokenizer]:
+    def tokenizers(self) -> dict[str, Any]:
         """Give the tokenizers by the names of their files."""
         return {"tokenizer.json": self.tokenizer}
 

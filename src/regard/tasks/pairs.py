@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,7 +13,8 @@ from torch import Tensor
 
 from regard.attention import Segments
 from regard.data.examples import Pair
-from regard.data.tokenizer import Kind, Tokenizer
+from regard.data.pieces import has_pieces, load_pieces
+from regard.data.tokenizer import Kind, TextTokenizer, Tokenizer
 from regard.errors import ContextError, DataError
 
 SHARED, SIDES = "tokenizer.json", ("source_tokenizer.json", "target_tokenizer.json")
@@ -73,8 +74,8 @@ class PairTokenizer:
         target: For targets.
     """
 
-    source: Tokenizer
-    target: Tokenizer
+    source: TextTokenizer
+    target: TextTokenizer
 
     @staticmethod
     def train(pairs: Sequence[Pair], config: TokenizerConfig) -> PairTokenizer:
@@ -106,13 +107,15 @@ class PairTokenizer:
         Returns:
             The tokenizers; None where there is none.
         """
+        if has_pieces(folder):
+            return PairTokenizer(*load_pieces(folder))
         if (folder / SHARED).exists():
             both = Tokenizer.read(folder / SHARED)
             return PairTokenizer(both, both)
         names = [folder / name for name in SIDES]
         return PairTokenizer(*map(Tokenizer.read, names)) if all(name.exists() for name in names) else None
 
-    def files(self) -> dict[str, Tokenizer]:
+    def files(self) -> dict[str, Any]:
         """Give the tokenizers by the names of their files: one, or one for each side where they differ."""
         return {SHARED: self.source} if self.shared else dict(zip(SIDES, (self.source, self.target), strict=True))
 

@@ -16,10 +16,11 @@ from regard.models.gguf import read_gguf
 from regard.models.interface import LanguageModel
 from regard.models.public import public_family, read_folder
 from regard.tasks.generator import Generator
+from regard.tasks.plain import KEPT_CONFIG, MODEL_TYPE, family_of_plain, load_plain, model_type
 
 TEXT_CAP_BYTES = 1 << 26
 # Files beside the weights that name the tokens before and behind a text; the first that does counts.
-_SETTINGS = ("generation_config.json", "config.json")
+_SETTINGS = ("generation_config.json", "config.json", KEPT_CONFIG)
 
 
 class PublicVocabulary:
@@ -72,7 +73,11 @@ def load_generator(path: str | Path, device: torch.device | None = None) -> tupl
         vocabulary = PublicVocabulary(inner, start_id, end_ids)
         return Generator(model, vocabulary, options, model.config.max_len, device), []
     with reading(source):
-        family, built, warnings = read_folder(source)
+        warnings: list[str] = []
+        if model_type(source) == MODEL_TYPE:
+            family, built = load_plain(source)
+        else:
+            family, built, warnings = read_folder(source)
         if not isinstance(built, LanguageModel):
             raise FormatError(f"a {family} does not go on from texts", where=str(source), mend="give a causal model")
         file = source / "tokenizer.json"
@@ -98,7 +103,7 @@ def load_generator(path: str | Path, device: torch.device | None = None) -> tupl
 
 
 def is_causal(folder: str | Path) -> bool:
-    """Say whether a public folder holds a model that goes on from texts.
+    """Say whether a folder that no task of ours has trained holds a model that goes on from texts.
 
     Args:
         folder: With config.json.
@@ -109,7 +114,9 @@ def is_causal(folder: str | Path) -> bool:
     Raises:
         FormatError: The family is none that we have.
     """
-    return issubclass(public_family(Path(folder)).build, LanguageModel)  # type: ignore[arg-type]
+    is_plain = model_type(folder) == MODEL_TYPE
+    found = family_of_plain(Path(folder)) if is_plain else public_family(Path(folder))
+    return issubclass(found.build, LanguageModel)  # type: ignore[arg-type]
 
 
 def _ids(settings: Sequence[dict[str, Any]], name: str, most: int) -> list[int]:

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from regard.data.tokenizer import Tokenizer
 from regard.decoding import DecodeOptions
 from regard.metrics.measure import Measure
 
@@ -94,7 +93,7 @@ class Task(Protocol):
         """Build the model, with fresh weights."""
         ...
 
-    def tokenizers(self) -> dict[str, Tokenizer]:
+    def tokenizers(self) -> dict[str, Any]:
         """Give the tokenizers by the names of their files."""
         ...
 

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from regard.data.batching import Order, like_lengths
-from regard.data.tokenizer import Tokenizer
 from regard.decoding import DecodeOptions
 from regard.errors import ConfigError
 from regard.metrics.measure import Measure
@@ -167,7 +166,7 @@ class TranslateTask:
             raise ConfigError(what, mend="lower the one or raise model.max_len")
         return model
 
-    def tokenizers(self) -> dict[str, Tokenizer]:
+    def tokenizers(self) -> dict[str, Any]:
         """Give the tokenizers by the names of their files."""
         return self.tokenizer.files()
 

@@ -13,7 +13,6 @@ import torch
 from regard.attention import Segments
 from regard.data import Pair
 from regard.data.batching import like_lengths
-from regard.data.tokenizer import Tokenizer
 from regard.decoding import DecodeOptions, Hypothesis, decode
 from regard.errors import ContextError
 from regard.metrics.strings import measure
@@ -72,7 +71,7 @@ class Translator:
         self.model, self.tokenizer = model.to(self.device).eval(), tokenizer
         self.options, self.max_tokens, self.references = options, max_tokens, references
 
-    def tokenizers(self) -> dict[str, Tokenizer]:
+    def tokenizers(self) -> dict[str, Any]:
         """Give the tokenizers by the names of their files."""
         return self.tokenizer.files()
 

@@ -1,0 +1,257 @@
+"""From one form of a model's folder to another: regard's own, a Hugging Face folder; and out of GGUF files.
+
+Tensors keep their precision. What lies beside the weights goes along: tokenizers, the numbers of special tokens, how
+outputs are chosen.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import tokenizers
+from torch import nn
+
+from regard.data.pieces import Pieces
+from regard.data.tokenizer import END, START, UNKNOWN, Tokenizer
+from regard.decoding import DecodeOptions
+from regard.errors import DataError, FormatError, UsageError
+from regard.files import folder_aside, json_bytes, on_disk, read_config, reading, write_aside
+from regard.models.gguf import read_gguf, special_tokens
+from regard.models.public import known_layouts, layout_for, read_folder, write_folder
+from regard.models.registry import families
+from regard.models.weights import list_tensors
+from regard.tasks import folder as folders
+from regard.tasks import plain
+from regard.tasks.generator import Generator
+from regard.tasks.public_pairs import load_public, translates
+from regard.tasks.translator import Translator
+
+Form = Literal["huggingface", "regard"]
+FORMS: tuple[Form, ...] = get_args(Form)
+
+# What may lie beside a public model, and goes along as it is.
+BESIDE = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json"),
+    *("merges.txt", "vocab.txt", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model"),
+    *("generation_config.json", "modules.json", "sentence_bert_config.json", "1_Pooling/config.json"),
+)
+BESIDE_CAP_BYTES = 1 << 28
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What was written.
+
+    Attributes:
+        path: The new folder.
+        family: Of the model.
+        tensors: In its weights' file.
+        parameters: Of the model; tied ones count once, computed tables not at all.
+        size_bytes: Of all its files.
+        notes: What a user should know.
+    """
+
+    path: Path
+    family: str
+    tensors: int
+    parameters: int
+    size_bytes: int
+    notes: tuple[str, ...] = ()
+
+
+def convert(path: str | Path, out: str | Path, to: str) -> Converted:
+    """Write a model in another form; whole, or not at all.
+
+    Args:
+        path: A run's folder, the model folder in it, a Hugging Face folder, or a GGUF file of a Llama-type model.
+        out: The new folder; nothing is there yet, or an empty folder.
+        to: ``huggingface`` or ``regard``.
+
+    Returns:
+        What was written.
+
+    Raises:
+        UsageError: The form is unknown, the model has it already, or something is at ``out``.
+        DataError: There is no model, or it has no such form; what stands in the way is said.
+        ResourceError: The disk is full, a permission or an optional package is missing.
+    """
+    if to not in FORMS:
+        raise UsageError(f"unknown form {to!r}", mend=f"choose from {', '.join(FORMS)}")
+    source, target = on_disk(path), Path(os.path.abspath(out))
+    with reading(target):
+        if os.path.lexists(target) and not (target.is_dir() and not target.is_symlink() and not any(target.iterdir())):
+            raise UsageError("something is there already", where=str(out), mend="give a new folder")
+    if source.is_file():
+        model, tokenizer, _, _ = read_gguf(source)
+        with folder_aside(target) as new:
+            notes = _from_gguf(new, to, source, model, tokenizer)
+            return _described(new, target, "llama", model, notes)
+    with reading(source):
+        source = source / "model" if (source / "model" / "config.json").exists() else source
+        kind = plain.model_type(source)
+        form: Form = "regard" if kind in (None, plain.MODEL_TYPE) else "huggingface"
+    if kind is not None and kind not in (plain.MODEL_TYPE, *known_layouts()):
+        known = ", ".join(sorted([plain.MODEL_TYPE, *known_layouts()]))
+        raise FormatError(f"model_type is {kind[:40]!r}", where=str(source / "config.json"), mend=f"known: {known}")
+    if form == to and kind is not None:
+        raise UsageError(f"the model is in the form {to!r} already", where=str(path), mend="give the other form")
+    if kind is None or translates(kind) or plain.task(source) == "translate":
+        return _pairs(source, target, to, is_public=form == "huggingface")
+    if plain.task(source) == Generator.task:
+        return _text(source, target)
+    return _plain(source, target, to)
+
+
+def _pairs(source: Path, target: Path, to: str, *, is_public: bool) -> Converted:
+    """Convert what translates."""
+    notes: list[str] = []
+    if is_public:
+        translator, notes = load_public(source, keep_precision=True)
+    else:
+        translator = folders.load_as(Translator, source)
+    name = _family(translator.model)
+    if to == "huggingface":
+        layout_for(name, translator.model.config)  # what has no such form is told before anything is written
+    with folder_aside(target) as new:
+        if to == "regard":
+            folders.save(new, translator)
+        else:
+            notes = [*notes, *_write_public(new, name, translator)]
+        return _described(new, target, name, translator.model, notes)
+
+
+def _text(source: Path, target: Path) -> Converted:
+    """Convert a trained language model to a public folder."""
+    generator = folders.load_as(Generator, source)
+    name = _family(generator.model)
+    layout_for(name, generator.model.config)
+    ids = {"bos_token_id": generator.start_id, "eos_token_id": generator.end_ids[0] if generator.end_ids else None}
+    with folder_aside(target) as new:
+        write_folder(new, name, generator.model, ids)
+        write_aside(new / "tokenizer.json", generator.tokenizers()["tokenizer.json"].to_json())
+        write_aside(new / "tokenizer_config.json", json_bytes({"tokenizer_class": "PreTrainedTokenizerFast"}))
+        return _described(new, target, name, generator.model, [])
+
+
+def _write_public(new: Path, family: str, translator: Translator) -> list[str]:
+    """Write a translator as a public folder."""
+    tokenizer, options, model = translator.tokenizer, translator.options, translator.model
+    start, end = tokenizer.target.start_id, tokenizer.target.end_id
+    longest = translator.max_tokens + options.max_extra_tokens + 1
+    if model.config.max_len < translator.max_tokens:  # their tables of sines end somewhere
+        model.config = replace(model.config, max_len=longest)
+    ids = {"pad_token_id": start, "decoder_start_token_id": start, "eos_token_id": end}
+    write_folder(new, family, model, ids)
+    generation: dict[str, Any] = {
+        **ids,
+        "max_length": min(longest, model.config.max_len),
+        "num_beams": options.beam,
+        "length_penalty": options.length_penalty,
+    }
+    if options.banned:
+        generation["bad_words_ids"] = [[token] for token in options.banned]
+    write_aside(new / "generation_config.json", json_bytes(generation))
+    folders.save_pair_tokenizer(new, tokenizer)
+    described: dict[str, Any] = {"model_max_length": translator.max_tokens}
+    source, target = tokenizer.source, tokenizer.target
+    if isinstance(source, Pieces) and isinstance(target, Pieces):
+        (new / "pieces.json").unlink()
+        names = {number: piece for piece, number in target.vocabulary.items()}
+        described |= {"tokenizer_class": "MarianTokenizer", "unk_token": UNKNOWN, "eos_token": names.get(end, END)}
+        described |= {"pad_token": names.get(start, "<pad>"), "separate_vocabs": source.vocabulary != target.vocabulary}
+    elif isinstance(source, Tokenizer) and tokenizer.shared:
+        write_aside(new / "tokenizer.json", _with_end(source))
+        described |= {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END, "pad_token": START}
+    write_aside(new / "tokenizer_config.json", json_bytes(described))
+    notes = _notes(options)
+    if not (isinstance(source, Pieces) or tokenizer.shared):
+        notes.append("the two tokenizers stay in files of regard's own names: the form has no place for two")
+    return notes
+
+
+def _notes(options: DecodeOptions) -> list[str]:
+    if options.beam == 1 or options.length_penalty == 0 or options.length_offset == 0:
+        return []
+    return ["the form divides by length^α, not by ((5 + length) / 6)^α: among beams another output may come first"]
+
+
+def _with_end(tokenizer: Tokenizer) -> str:
+    """Give a tokenizer.json that puts the end token behind a text by itself, as others expect."""
+    inner = tokenizers.Tokenizer.from_str(tokenizer.to_json())
+    inner.post_processor = tokenizers.processors.TemplateProcessing(
+        single=f"$A {END}", special_tokens=[(END, tokenizer.end_id)]
+    )
+    return inner.to_str(pretty=True)
+
+
+def _plain(source: Path, target: Path, to: str) -> Converted:
+    """Convert a model that no task of ours has trained."""
+    notes: list[str] = []
+    if to == "regard":
+        name, model, notes = read_folder(source)
+        more = read_config(source / "config.json")
+    else:
+        name, model = plain.load_plain(source)
+        more = read_config(source / plain.KEPT_CONFIG) if (source / plain.KEPT_CONFIG).is_file() else {}
+        layout_for(name, model.config)
+    with folder_aside(target) as new:
+        if to == "regard":
+            plain.save_plain(new, name, model)
+            write_aside(new / plain.KEPT_CONFIG, json_bytes(more))
+        else:
+            _write_plain(new, name, model, more)
+        _copy_beside(source, new)
+        return _described(new, target, name, model, notes)
+
+
+def _write_plain(new: Path, family: str, model: nn.Module, more: Mapping[str, Any]) -> None:
+    """Write a public folder; of an older config.json stays what neither describes the tensors nor selects code."""
+    said = layout_for(family, model.config).write(model.config)
+    fixed = {*said, "model_type", "architectures", "dtype", "torch_dtype", "auto_map"}
+    kept = {key: value for key, value in more.items() if key not in fixed or key.endswith("_token_id")}
+    write_folder(new, family, model, kept)
+
+
+def _from_gguf(new: Path, to: str, source: Path, model: nn.Module, tokenizer: tokenizers.Tokenizer) -> list[str]:
+    numbers: dict[str, int | None] = {"bos_token_id": None, "eos_token_id": None, **special_tokens(source)}
+    if to == "huggingface":
+        write_folder(new, "llama", model, numbers)
+    else:
+        plain.save_plain(new, "llama", model)
+        write_aside(new / plain.KEPT_CONFIG, json_bytes(numbers))
+    write_aside(new / "tokenizer.json", tokenizer.to_str(pretty=True))
+    known = {key.removesuffix("_id"): tokenizer.id_to_token(n) for key, n in numbers.items() if n is not None}
+    write_aside(new / "tokenizer_config.json", json_bytes({"tokenizer_class": "PreTrainedTokenizerFast", **known}))
+    return ["weights are in float32: those of the file were dequantized"]
+
+
+def _copy_beside(source: Path, new: Path) -> None:
+    for name in BESIDE:
+        path = source / name
+        with reading(path):
+            if not path.is_file():
+                continue
+            if path.stat().st_size > BESIDE_CAP_BYTES:
+                raise FormatError(f"over {BESIDE_CAP_BYTES:,} bytes", where=str(path))
+            content = path.read_bytes()
+        (new / name).parent.mkdir(exist_ok=True)
+        write_aside(new / name, content)
+
+
+def _family(model: nn.Module) -> str:
+    found = (name for name, known in families().items() if isinstance(model.config, known.config))
+    name = next(found, None)
+    if name is None:
+        raise DataError(f"a {type(model).__name__} is of no family that is known here")
+    return name
+
+
+def _described(new: Path, target: Path, family: str, model: nn.Module, notes: list[str]) -> Converted:
+    tensors = len(list_tensors(new / "model.safetensors"))
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    size_bytes = sum(path.stat().st_size for path in new.rglob("*") if path.is_file())
+    return Converted(target, family, tensors, parameters, size_bytes, tuple(notes))
