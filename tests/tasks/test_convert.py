@@ -168,7 +168,7 @@ def test_an_encoder_keeps_what_lies_beside_it(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="a bert that no task of regard has trained is not ready for use"):
         folder.load(tmp_path / "own")
     with pytest.raises(FormatError, match="a model for the task 'translate', which it alone serves"):
-        folder.load_plain(run_of(tmp_path, translator()) / "model")
+        plain.load_plain(run_of(tmp_path, translator()) / "model")
 
 
 @pytest.mark.peer
