@@ -15,6 +15,7 @@ from regard.looking.seq2seq import look as _look
 from regard.settings import set_value
 from regard.tasks import folder
 from regard.tasks.embedder import Embedder, load_embedder
+from regard.tasks.filler import Filler, is_masked, load_filler
 from regard.tasks.generator import Generator
 from regard.tasks.labeller import Labeller
 from regard.tasks.public_text import is_causal, load_generator
@@ -37,7 +38,7 @@ def train(
     """Train a model, score it beside baselines, and write a run folder with a report.
 
     Args:
-        task: What to train for: ``translate``, ``lm``, ``classify``, ``regress``, ``tag``.
+        task: What to train for: ``translate``, ``lm``, ``mlm``, ``classify``, ``regress``, ``tag``.
         out: The run's folder.
         data: The training file; None where the recipe names its own.
         recipe_name: A recipe's name or YAML file; None is the task's default recipe.
@@ -61,7 +62,7 @@ def train(
     return run.run(resolved, Path(out), device=device, quiet=quiet)
 
 
-def load(path: str | Path, device: str = "cpu") -> Translator | Generator | Labeller | Tagger | Embedder:
+def load(path: str | Path, device: str = "cpu") -> Translator | Generator | Filler | Labeller | Tagger | Embedder:
     """Load a model.
 
     Args:
@@ -70,13 +71,16 @@ def load(path: str | Path, device: str = "cpu") -> Translator | Generator | Labe
         device: Where it is to run.
 
     Returns:
-        The model, ready to be used: to translate, to go on from texts, or to give vectors of texts.
+        The model, ready to be used: to translate, to go on from texts, to fill in masks, or to give vectors of texts. A
+        public encoder fills in masks where it has the head for it.
     """
     target = hardware.choose(device)
     if Path(path).suffix != ".gguf" and folder.model_type(path) in (None, folder.MODEL_TYPE):
         return folder.load(path, target)
-    public = load_generator if Path(path).suffix == ".gguf" or is_causal(path) else load_embedder
-    loaded, notes = public(path, target)
+    if Path(path).suffix == ".gguf" or is_causal(path):
+        loaded, notes = load_generator(path, target)
+    else:
+        loaded, notes = load_filler(path, target) if is_masked(path) else load_embedder(path, target)
     for note in notes:
         warnings.warn(note, stacklevel=2)
     return loaded

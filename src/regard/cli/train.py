@@ -15,6 +15,7 @@ from regard.errors import UsageError
 TASKS = {
     "translate": "pairs of texts: sentences and translations, words and their sounds",
     "lm": "texts: a model that goes on from a beginning",
+    "mlm": "texts: a model that fills in what is masked",
     "classify": "texts with classes: sentiment, topic, spam",
     "tag": "sentences with a tag a word: named entities, parts of speech",
     "regress": "texts with numbers: ratings, similarity",
@@ -22,7 +23,9 @@ TASKS = {
 
 
 def train(
-    task: Annotated[str | None, Parameter(help="What to train for: translate, lm, classify, regress, tag.")] = None,
+    task: Annotated[
+        str | None, Parameter(help="What to train for: translate, lm, mlm, classify, regress, tag.")
+    ] = None,
     *,
     data: Annotated[
         str | None,

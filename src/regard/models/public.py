@@ -187,6 +187,24 @@ def public_family(folder: Path) -> registry.Family:
     return _layout_of(read_config(folder / "config.json"), str(folder / "config.json"))[0]
 
 
+def public_config(folder: Path) -> Any:
+    """Read the settings of a public folder's model, without its weights.
+
+    Args:
+        folder: With config.json.
+
+    Returns:
+        The family's settings.
+
+    Raises:
+        DataError: There is no config.json.
+        FormatError: The family, or a setting, is none that we have.
+    """
+    where = str(folder / "config.json")
+    values = read_config(folder / "config.json")
+    return _layout_of(values, where)[1].read(values, where)
+
+
 def read_folder(folder: Path) -> tuple[str, nn.Module, list[str]]:
     """Build a model from a public folder.
 

@@ -10,6 +10,7 @@ from typing import Any
 from regard.tasks.labelled import LabelledConfig, LabelledTask
 from regard.tasks.labeller import Classes, Numbers
 from regard.tasks.language import LanguageConfig, LanguageTask
+from regard.tasks.masked import MaskedConfig, MaskedTask
 from regard.tasks.tagged import TaggedConfig, TaggedTask
 from regard.tasks.translate import TranslateConfig, TranslateTask
 
@@ -30,6 +31,7 @@ class Kind:
 TASKS: dict[str, Kind] = {
     "translate": Kind(TranslateConfig, TranslateTask.prepare),
     "lm": Kind(LanguageConfig, LanguageTask.prepare),
+    "mlm": Kind(MaskedConfig, MaskedTask.prepare),
     "classify": Kind(LabelledConfig, partial(LabelledTask.prepare, Classes)),
     "tag": Kind(TaggedConfig, TaggedTask.prepare),
     "regress": Kind(LabelledConfig, partial(LabelledTask.prepare, Numbers)),
