@@ -77,6 +77,10 @@ class MaskVocabulary(Protocol):
         """Turn tokens into text; those around it vanish."""
         ...
 
+    def piece(self, token: int) -> str:
+        """Show one token, a special one by its name."""
+        ...
+
     def to_json(self) -> str:
         """Write the tokenizer in the tokenizer.json format."""
         ...
@@ -112,6 +116,10 @@ class OwnMasks:
         """Turn tokens into text."""
         return self.inner.decode(tokens)
 
+    def piece(self, token: int) -> str:
+        """Show one token as a reader would write it, a special one by its name."""
+        return self.inner.pieces([token])[0]
+
     def to_json(self) -> str:
         """Write the tokenizer in the tokenizer.json format."""
         return self.inner.to_json()
@@ -140,6 +148,10 @@ class PublicMasks:
     def decode(self, tokens: Sequence[int]) -> str:
         """Turn tokens into text; special ones vanish."""
         return self.inner.decode(list(tokens), skip_special_tokens=True)
+
+    def piece(self, token: int) -> str:
+        """Show one token, a special one by its name."""
+        return self.inner.decode([token], skip_special_tokens=False)
 
     def to_json(self) -> str:
         """Write the tokenizer in the tokenizer.json format."""
@@ -219,7 +231,7 @@ class Filler:
             best = logp_MV.topk(min(top_k, logp_MV.shape[-1]))
             rows[n][places[n]] = best.indices[:, 0].numpy()
             choices = [
-                [Candidate(self.tokenizer.decode([token]), token, p) for token, p in zip(tokens, of, strict=True)]
+                [Candidate(self.tokenizer.piece(token), token, p) for token, p in zip(tokens, of, strict=True)]
                 for tokens, of in zip(best.indices.tolist(), best.values.exp().tolist(), strict=True)
             ]
             found[n] = Filled(self.tokenizer.decode(rows[n].tolist()), choices)
