@@ -18,6 +18,7 @@ from regard.tasks import folder, plain
 from regard.tasks.convert import Converted
 from regard.tasks.convert import convert as _convert
 from regard.tasks.embedder import Embedder, load_embedder
+from regard.tasks.filler import Filler, is_masked, load_filler
 from regard.tasks.generator import Generator
 from regard.tasks.labeller import Labeller
 from regard.tasks.public_pairs import translates
@@ -41,7 +42,7 @@ def train(
     """Train a model, score it beside baselines, and write a run folder with a report.
 
     Args:
-        task: What to train for: ``translate``, ``lm``, ``instruct``, ``classify``, ``regress``, ``tag``.
+        task: What to train for: ``translate``, ``lm``, ``mlm``, ``instruct``, ``classify``, ``regress``, ``tag``.
         out: The run's folder.
         data: The training file; None where the recipe names its own.
         recipe_name: A recipe's name or YAML file; None is the task's default recipe.
@@ -65,7 +66,7 @@ def train(
     return run.run(resolved, Path(out), device=device, quiet=quiet)
 
 
-def load(path: str | Path, device: str = "cpu") -> Translator | Generator | Labeller | Tagger | Embedder:
+def load(path: str | Path, device: str = "cpu") -> Translator | Generator | Filler | Labeller | Tagger | Embedder:
     """Load a model.
 
     Args:
@@ -75,7 +76,8 @@ def load(path: str | Path, device: str = "cpu") -> Translator | Generator | Labe
         device: Where it is to run.
 
     Returns:
-        The model, ready to be used: to translate, to go on from texts, to label or tag them, or to give vectors.
+        The model, ready to be used: to translate, to go on from texts, to fill in masks, to label or tag texts, or to
+        give vectors of them. A public encoder fills in masks where it has the head for it.
 
     Raises:
         UsageError: The path is a URL, or a model's name on a hub: nothing is ever fetched.
@@ -86,8 +88,10 @@ def load(path: str | Path, device: str = "cpu") -> Translator | Generator | Labe
     is_plain = kind == plain.MODEL_TYPE and plain.task(source) == "none"
     if source.suffix != ".gguf" and not is_plain and (kind in (None, plain.MODEL_TYPE) or translates(kind)):
         return folder.load(path, target)
-    public = load_generator if source.suffix == ".gguf" or is_causal(source) else load_embedder
-    loaded, notes = public(path, target)
+    if source.suffix == ".gguf" or is_causal(source):
+        loaded, notes = load_generator(path, target)
+    else:
+        loaded, notes = load_filler(path, target) if not is_plain and is_masked(source) else load_embedder(path, target)
     for note in notes:
         warnings.warn(note, stacklevel=2)
     return loaded
@@ -138,7 +142,9 @@ def evaluate(
 
 
 def look(
-    model: Translator | Generator | Labeller | Tagger | Embedder | str | Path, text: str, target: str | None = None
+    model: Translator | Generator | Filler | Labeller | Tagger | Embedder | str | Path,
+    text: str,
+    target: str | None = None,
 ) -> Maps:
     """Show what a model attends to.
 

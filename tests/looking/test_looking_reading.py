@@ -13,7 +13,9 @@ from regard.attention import Segments
 from regard.data.tokenizer import Tokenizer
 from regard.decoding import DecodeOptions
 from regard.errors import ContextError, UsageError
+from regard.models.bert import Bert, BertConfig
 from regard.models.gpt import GPT, GPTConfig
+from regard.tasks.filler import Filler, OwnMasks
 from regard.tasks.generator import Generator
 
 TEXT = "the light of day"
@@ -73,3 +75,14 @@ def test_an_encoder_attends_both_ways_and_names_its_tokens(tmp_path: Path) -> No
         regard.look(encoder, "  ")
     with pytest.raises(ContextError, match=r"the text has \d+ tokens; the model's context is 12"):
         regard.look(encoder, "a " * 30)
+
+
+def test_a_mask_is_among_what_is_attended_to(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.train([TEXT], "byte-bpe", 290, mask=True)
+    torch.manual_seed(3)
+    model = Bert(BertConfig(tokenizer.vocab_size, 16, 1, 2, 20, max_len=40))
+    filler = Filler(model, OwnMasks(tokenizer), 40)
+    maps = regard.look(filler, "the <mask> of day")
+    assert "<mask>" in maps.maps[0].query_tokens
+    assert maps.output == filler.fill(["the <mask> of day"])[0].text
+    assert regard.look(filler, "the light").output == ""

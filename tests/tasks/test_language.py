@@ -17,7 +17,8 @@ from regard.data.shards import Shard
 from regard.data.tokenizer import Tokenizer
 from regard.errors import ConfigError, UsageError
 from regard.tasks.generator import Generator
-from regard.tasks.language import LanguageConfig, LanguageTask, Pieces, TextData, TextTokenizerConfig
+from regard.tasks.language import LanguageConfig, LanguageTask
+from regard.tasks.texts import Pieces, TextData, TextTokenizerConfig
 from regard.training import recipe, run
 
 TINY = {"family": "gpt", "embed_dim": 16, "num_layers": 2, "num_heads": 2, "dropout": 0.0, "attention_dropout": 0.0}

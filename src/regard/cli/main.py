@@ -39,6 +39,10 @@ VERBS = {
         "Go on from each line of standard input.",
         'generate runs/book --sample --top-p 0.9 <<< "In the beginning"',
     ),
+    "fill": (
+        "Fill in the masks in each line of standard input.",
+        'fill runs/book <<< "In the <mask> was the word"',
+    ),
     "classify": ("Label each line of standard input: a class or a number.", "classify runs/mood < texts.txt"),
     "tag": ("Tag the words of each line of standard input.", "tag runs/entities < texts.txt"),
     "embed": (

@@ -85,7 +85,8 @@ class Shard:
         """
         facts = read_config(path.with_suffix(".json"))
         starts = np.fromfile(path.with_suffix(".starts"), np.int64)
-        tokens = np.memmap(path.with_suffix(".tokens"), np.dtype(facts["dtype"]), "r")
+        dtype, file = np.dtype(facts["dtype"]), path.with_suffix(".tokens")
+        tokens = np.memmap(file, dtype, "r") if file.stat().st_size else np.zeros(0, dtype)  # nothing cannot be mapped
         if not len(starts) or starts[-1] != len(tokens):
             raise CheckpointError(
                 "the tokens are cut short", where=str(path), mend="remove the run's tokens folder: it is made anew"

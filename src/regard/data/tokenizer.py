@@ -34,9 +34,12 @@ Kind = Literal["byte-bpe", "bpe", "wordpiece", "unigram", "characters", "whitesp
 # A tokenizer.json over this is refused before it is read: a quarter of a million tokens take some 20 MB.
 FILE_CAP_BYTES = 1 << 27
 
-START, END, UNKNOWN = "<s>", "</s>", "<unk>"
+START, END, UNKNOWN, MASK = "<s>", "</s>", "<unk>", "<mask>"
 # Text is cut inside whatever spells a special token or a byte token, so that no such token can be learnt from text.
-_SPELLED = Regex(r"<(?=/?s>|unk>|0x[0-9A-F]{2}>)")
+_SPELLED = Regex(r"<(?=/?s>|unk>|mask>|0x[0-9A-F]{2}>)")
+
+# What byte-level tokens call space, line feed, tab and carriage return.
+_BYTE_SPACES = ("Ġ", "Ċ", "ĉ", "č")
 
 
 class TextTokenizer(Protocol):
@@ -70,7 +73,7 @@ class TextTokenizer(Protocol):
 
 
 class Tokenizer:
-    """A trained tokenizer with a start and an end token. Text that spells a special token is text.
+    """A trained tokenizer with a start and an end token, and maybe a mask. Text that spells a special token is text.
 
     Args:
         inner: The library's tokenizer, which has the special tokens.
@@ -92,12 +95,17 @@ class Tokenizer:
         self.start_id: int = start
         self.end_id: int = end
         self.end_ids: tuple[int, ...] = (end,)
+        # Added, not learnt: a tokenizer without a mask may know the word.
+        added = inner.get_added_tokens_decoder()
+        self.mask_id: int | None = next((n for n, token in added.items() if token.content == MASK), None)
         self.vocab_size: int = inner.get_vocab_size()
         if {*inner.get_vocab().values()} != {*range(self.vocab_size)}:
             raise FormatError(f"the tokenizer's {self.vocab_size} tokens are not numbered from 0 without a gap")
 
     @staticmethod
-    def train(texts: Iterable[str], kind: Kind, vocab_size: int = 8000, min_count: int = 1) -> Tokenizer:
+    def train(
+        texts: Iterable[str], kind: Kind, vocab_size: int = 8000, min_count: int = 1, mask: bool = False
+    ) -> Tokenizer:
         """Fit a tokenizer; on the training part only.
 
         Args:
@@ -105,6 +113,7 @@ class Tokenizer:
             kind: What a token is; see the table above.
             vocab_size: Tokens at most, special ones included.
             min_count: Characters and words rarer than this get no token of their own.
+            mask: There is a further special token, ``<mask>``, that hides others.
 
         Returns:
             The tokenizer.
@@ -120,7 +129,7 @@ class Tokenizer:
             raise DataError("no text to train a tokenizer on")
         # The library takes memory for all tokens at once; a text has fewer pieces than this, so the result is the same.
         most = min(vocab_size, 1024 + 4 * sum(map(len, texts)))
-        inner, trainer = _untrained(kind, texts, most, min_count)
+        inner, trainer = _untrained(kind, texts, most - mask, min_count)
         if trainer is not None:
             try:
                 inner.train_from_iterator(texts, trainer, len(texts))
@@ -133,6 +142,9 @@ class Tokenizer:
                 _round_scores(inner)
         # Added behind the model's own, so that no text can reach them.
         inner.add_special_tokens([AddedToken(START, special=True), AddedToken(END, special=True)])
+        if mask:
+            # Where a token takes the space before it along, so does the mask that stands for one.
+            inner.add_special_tokens([AddedToken(MASK, special=True, lstrip=kind != "characters")])
         if inner.get_vocab_size() > vocab_size:
             needed = inner.get_vocab_size()
             raise ConfigError(f"a vocabulary of {vocab_size} cannot hold the alphabet", mend=f"give at least {needed}")
@@ -166,6 +178,34 @@ class Tokenizer:
     def offsets(self, text: str) -> list[tuple[int, int]]:
         """Say which characters of the text each token came from, as (start, end)."""
         return self._encoded(text).offsets
+
+    def word_starts(self) -> np.ndarray:
+        """Say which tokens begin a word: what stands between spaces; of wordpiece, marks are words of their own.
+
+        Returns:
+            bool, one for each token of the vocabulary; special tokens begin one.
+        """
+        inner = self.inner
+        names = [inner.id_to_token(token) or "" for token in range(self.vocab_size)]
+        if isinstance(inner.model, models.WordLevel):
+            starts = [True] * len(names)
+        elif isinstance(inner.model, models.WordPiece):
+            starts = [not name.startswith("##") for name in names]
+        elif isinstance(inner.pre_tokenizer, pre_tokenizers.ByteLevel):
+            starts = [name[:1] in _BYTE_SPACES for name in names]  # bytes are named by letters
+        elif inner.pre_tokenizer is not None:
+            starts = [name.startswith("▁") for name in names]
+        else:
+            starts = [name.isspace() for name in names]
+        found = np.array(starts, bool)
+        found[self.special_ids] = True
+        return found
+
+    @property
+    def special_ids(self) -> list[int]:
+        """Tokens that stand for no text of their own: start, end, mask, and what has never been seen."""
+        ids = (self.start_id, self.end_id, self.mask_id, self.inner.token_to_id(UNKNOWN))
+        return [token for token in ids if token is not None]
 
     def _encoded(self, text: str) -> tokenizers.Encoding:
         try:
@@ -244,7 +284,7 @@ def _untrained(
         inner = tokenizers.Tokenizer(models.BPE(vocabulary, [], byte_fallback=True))
         inner.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
         return inner, None
-    counts = Counter(word for text in texts for word in text.split() if word not in (START, END, UNKNOWN))
+    counts = Counter(word for text in texts for word in text.split() if word not in (START, END, UNKNOWN, MASK))
     kept = [word for word, count in counts.most_common(max(size - 1, 0)) if count >= min_count]
     vocabulary = {token: index for index, token in enumerate([UNKNOWN, *sorted(kept)])}
     inner = tokenizers.Tokenizer(models.WordLevel(vocabulary, UNKNOWN))

@@ -13,6 +13,7 @@ from regard.errors import ContextError, UsageError
 from regard.looking import seq2seq
 from regard.looking.maps import AttentionMap, Maps
 from regard.tasks.embedder import Embedder
+from regard.tasks.filler import Filler
 from regard.tasks.generator import Generator
 from regard.tasks.labeller import Labeller
 from regard.tasks.tagger import Tagger
@@ -91,8 +92,13 @@ def _written(product: Generator, text: str, target: str | None) -> _Read:
     return _Read([*start, *ids], pieces, target, product.model, details)
 
 
-def _encoded(product: Labeller | Tagger | Embedder, text: str) -> _Read:
+def _encoded(product: Labeller | Tagger | Embedder | Filler, text: str) -> _Read:
     """A text as an encoder reads it."""
+    if isinstance(product, Filler):
+        tokens = product.tokenizer.encode(text)
+        pieces = tuple(product.tokenizer.piece(token) for token in tokens)
+        output = product.fill([text])[0].text if product.tokenizer.mask in text else ""
+        return _Read(tokens, pieces, output, product.model, {})
     if isinstance(product, Embedder):
         inner, output, run = product.tokenizer, "", product.model
         one = inner.encode(text)

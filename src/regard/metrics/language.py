@@ -34,6 +34,22 @@ def likelihood(nats: float, tokens: int, words: int, num_bytes: int, how: str) -
     return {name: Measure(name, value, f"{name}|{counts}") for name, value in values.items()}
 
 
+def masked(nats: float, right: int, count: int, how: str) -> dict[str, Measure]:
+    """Score predictions of masked tokens: the share that is right, and exp(nats / count).
+
+    Args:
+        nats: −Σ ln p of the right tokens.
+        right: How many were the most probable.
+        count: How many there are.
+        how: How they were masked, for the signature.
+
+    Returns:
+        The two measures by name.
+    """
+    values = {"masked_accuracy": right / max(count, 1), "masked_perplexity": _exp(nats / max(count, 1))}
+    return {name: Measure(name, one, f"{name}|masked:{count}|{how}|version:regard-1") for name, one in values.items()}
+
+
 def compressed_bits_per_byte(text: bytes, known: bytes = b"") -> float:
     """Compute what xz -9 needs: 8 · (|xz(known + text)| − |xz(known)|) / |text|.
 

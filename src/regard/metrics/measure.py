@@ -44,6 +44,8 @@ METRICS: dict[str, Metric] = {
     "loss": Metric("loss", "lower"),
     "bits_per_byte": Metric("bits per byte", "lower"),
     "perplexity": Metric("perplexity per token", "lower"),
+    "masked_accuracy": Metric("accuracy at masked places", is_fraction=True),
+    "masked_perplexity": Metric("perplexity per masked token", "lower"),
     "word_perplexity": Metric("perplexity per word", "lower"),
     "accuracy": Metric("accuracy", is_fraction=True),
     "f1": Metric("F1", is_fraction=True),

@@ -183,20 +183,23 @@ def count(values: Mapping[str, Any], name: str, where: str, default: int | None 
     return value
 
 
-def public_family(folder: Path) -> registry.Family:
-    """Say which family a public folder's model is of.
+def describe(folder: Path) -> tuple[registry.Family, Any]:
+    """Say of which family and settings a public folder's model is, without its weights.
 
     Args:
         folder: With config.json.
 
     Returns:
-        The family.
+        The family, and its settings.
 
     Raises:
         DataError: There is no config.json.
-        FormatError: The family is none that we have.
+        FormatError: The family, or a setting, is none that we have.
     """
-    return _layout_of(read_config(folder / "config.json"), str(folder / "config.json"))[0]
+    where = str(folder / "config.json")
+    values = read_config(folder / "config.json")
+    known, layout = _layout_of(values, where)
+    return known, layout.read(values, where)
 
 
 def flag(values: Mapping[str, Any], name: str, where: str, default: bool) -> bool:

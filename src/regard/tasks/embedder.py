@@ -135,19 +135,37 @@ def load_embedder(path: str | Path, device: torch.device | None = None) -> tuple
             family, model, warnings = read_folder(folder)
         if not isinstance(model, Bert):
             raise FormatError(f"a {family} gives no vectors of texts", where=str(folder), mend="give an encoder")
-        if not (folder / "tokenizer.json").is_file():
-            raise DataError("no tokenizer.json here", where=str(folder), mend="give a folder that is whole")
-        try:
-            tokenizer = Tokenizer.from_str(_text(folder / "tokenizer.json"))
-        except Exception as error:  # the library raises bare Exceptions
-            where = str(folder / "tokenizer.json")
-            raise FormatError(f"not a tokenizer ({str(error)[:80]})", where=where) from error
-        most = max(tokenizer.get_vocab().values(), default=-1) + 1
-        if most > model.config.vocab_size:
-            sizes = f"{most} tokens of the tokenizer, {model.config.vocab_size} of the model"
-            raise FormatError(sizes, where=str(folder), mend="give a folder whose files belong together")
+        tokenizer = read_tokenizer(folder, model.config.vocab_size)
         pooling, normalize, limit = _sentence_settings(folder)
     return Embedder(model.float(), tokenizer, pooling, normalize, limit, device), warnings
+
+
+def read_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
+    """Read the tokenizer of a public folder.
+
+    Args:
+        folder: With tokenizer.json.
+        vocab_size: Tokens that the model knows.
+
+    Returns:
+        The library's tokenizer.
+
+    Raises:
+        DataError: There is none.
+        FormatError: It is no tokenizer, or has tokens that the model does not know.
+    """
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        raise DataError("no tokenizer.json here", where=str(folder), mend="give a folder that is whole")
+    try:
+        tokenizer = Tokenizer.from_str(_text(file))
+    except Exception as error:  # the library raises bare Exceptions
+        raise FormatError(f"not a tokenizer ({str(error)[:80]})", where=str(file)) from error
+    most = max(tokenizer.get_vocab().values(), default=-1) + 1
+    if most > vocab_size:
+        sizes = f"{most} tokens of the tokenizer, {vocab_size} of the model"
+        raise FormatError(sizes, where=str(folder), mend="give a folder whose files belong together")
+    return tokenizer
 
 
 def _sentence_settings(folder: Path) -> tuple[Pooling, bool, int | None]:

@@ -27,6 +27,7 @@ from regard.models.interface import EncoderDecoder, LanguageModel
 from regard.models.labelled import Labelled, Tagged
 from regard.models.registry import check_bounds, families, family
 from regard.models.weights import build_like, gather, read_tensors, write_tensors
+from regard.tasks.filler import Filler, OwnMasks
 from regard.tasks.generator import Generator
 from regard.tasks.labeller import Classes, Labeller, Numbers, objective, read_text_pairs
 from regard.tasks.pairs import SHARED, SIDES, PairTokenizer
@@ -36,8 +37,8 @@ from regard.tasks.public_text import PublicVocabulary
 from regard.tasks.tagger import Tagger
 from regard.tasks.translator import Translator
 
-Product = Translator | Generator | Labeller | Tagger
-P = TypeVar("P", Translator, Generator, Labeller, Tagger)
+Product = Translator | Generator | Filler | Labeller | Tagger
+P = TypeVar("P", Translator, Generator, Filler, Labeller, Tagger)
 
 
 @dataclass(frozen=True)
@@ -281,6 +282,21 @@ def _generator(
     return Generator(build(), tokenizer, _options(folder), config.max_tokens, device)
 
 
+def _filler(
+    folder: Path, config: FolderConfig, model_config: Any, build: Callable[..., Any], device: torch.device | None
+) -> Filler:
+    if not (folder / SHARED).exists():
+        raise DataError("the tokenizer is missing", where=str(folder), mend="give a folder that is whole")
+    tokenizer = Tokenizer.read(folder / SHARED)
+    if model_config.vocab_size != tokenizer.vocab_size:
+        sizes = f"the tokenizer has {tokenizer.vocab_size} tokens, the model {model_config.vocab_size}"
+        raise CheckpointError(sizes, where=str(folder))
+    try:
+        return Filler(build(), OwnMasks(tokenizer), config.max_tokens, device)
+    except FormatError as error:  # no mask, or no head for one
+        raise FormatError(error.what, where=error.where or str(folder), mend=error.mend) from error
+
+
 def _labeller(
     folder: Path, config: FolderConfig, model_config: Any, build: Callable[..., Any], device: torch.device | None
 ) -> Labeller:
@@ -316,6 +332,7 @@ def _tagger(
 _KINDS: dict[str, tuple[type, Callable[..., Any]]] = {
     Translator.task: (EncoderDecoder, _translator),
     Generator.task: (LanguageModel, _generator),
+    Filler.task: (Bert, _filler),
     Classes.task: (Bert, _labeller),
     Numbers.task: (Bert, _labeller),
     Tagger.task: (Bert, _tagger),

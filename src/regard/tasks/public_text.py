@@ -14,7 +14,7 @@ from regard.errors import DataError, FormatError
 from regard.files import read_config, reading
 from regard.models.gguf import read_gguf
 from regard.models.interface import LanguageModel
-from regard.models.public import public_family, read_folder
+from regard.models.public import describe, read_folder
 from regard.tasks.generator import Generator
 from regard.tasks.plain import KEPT_CONFIG, MODEL_TYPE, family_of_plain, load_plain, model_type
 
@@ -115,7 +115,7 @@ def is_causal(folder: str | Path) -> bool:
         FormatError: The family is none that we have.
     """
     is_plain = model_type(folder) == MODEL_TYPE
-    found = family_of_plain(Path(folder)) if is_plain else public_family(Path(folder))
+    found = family_of_plain(Path(folder)) if is_plain else describe(Path(folder))[0]
     return issubclass(found.build, LanguageModel)  # type: ignore[arg-type]
 
 

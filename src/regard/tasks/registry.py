@@ -11,6 +11,7 @@ from regard.tasks.instruct import InstructConfig, InstructTask
 from regard.tasks.labelled import LabelledConfig, LabelledTask
 from regard.tasks.labeller import Classes, Numbers
 from regard.tasks.language import LanguageConfig, LanguageTask
+from regard.tasks.masked import MaskedConfig, MaskedTask
 from regard.tasks.tagged import TaggedConfig, TaggedTask
 from regard.tasks.translate import TranslateConfig, TranslateTask
 
@@ -31,6 +32,7 @@ class Kind:
 TASKS: dict[str, Kind] = {
     "translate": Kind(TranslateConfig, TranslateTask.prepare),
     "lm": Kind(LanguageConfig, LanguageTask.prepare),
+    "mlm": Kind(MaskedConfig, MaskedTask.prepare),
     "instruct": Kind(InstructConfig, InstructTask.prepare),
     "classify": Kind(LabelledConfig, partial(LabelledTask.prepare, Classes)),
     "tag": Kind(TaggedConfig, TaggedTask.prepare),

@@ -1,0 +1,63 @@
+"""The verb ``regard fill``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from regard.cli.options import Device, Json, check_model_path, lines, write_json, write_line
+from regard.errors import DataError, UsageError
+
+
+def fill(
+    model: Annotated[str, Parameter(help="A run's folder or its model folder, or a public folder.")],
+    *,
+    top_k: Annotated[int, Parameter(help="Candidates of each mask that --json prints.")] = 5,
+    batch: Annotated[int | None, Parameter(help="Lines filled in together. [default: 64; 1 on a terminal]")] = None,
+    json: Json = False,
+    device: Device = "auto",
+) -> None:
+    """Fill in the masks in each line of standard input: <mask>, or as the model has it ([MASK]).
+
+    Printed is the line with the likeliest token for each mask, line breaks as spaces; --json has the candidates.
+
+    Example: regard fill runs/book <<< "In the <mask> was the word"
+    """
+    batch = (1 if sys.stdin.isatty() else 64) if batch is None else batch
+    for name, value in {"top-k": top_k, "batch": batch}.items():
+        if value < 1:
+            raise UsageError(f"--{name} is {value}", mend="give at least 1")
+    import regard
+    from regard.tasks.filler import Filler
+
+    loaded = regard.load(check_model_path(model), device)
+    if not isinstance(loaded, Filler):
+        raise UsageError("this model fills in no masks", where=model, mend="give a masked language model")
+    waiting: list[str] = []
+    done = 0
+
+    def flush() -> None:
+        nonlocal done
+        for one in loaded.fill(waiting, top_k, first=done, where="standard input"):
+            if json:
+                masks = [[{"text": c.text, "probability": c.probability} for c in mask] for mask in one.masks]
+                write_json({"text": one.text, "masks": masks})
+            else:
+                write_line(" ".join(one.text.splitlines()))
+        done += len(waiting)
+        waiting.clear()
+
+    try:
+        for number, text in enumerate(lines(sys.stdin), 1):
+            if loaded.mask not in text:
+                where, mend = f"standard input, line {number}", f"write {loaded.mask} where a word is to be filled in"
+                raise DataError(f"no {loaded.mask} in it", where=where, mend=mend)
+            waiting.append(text)
+            if len(waiting) == batch:
+                flush()
+    except DataError:
+        flush()  # what came before a bad line is answered before the error is told
+        raise
+    flush()
