@@ -165,7 +165,7 @@ class _Search:
             next_logprobs: list[float] = []
             ended_here: set[int] = set()
             for rank, (token, parent, logprob) in enumerate(
-                zip(token_BC[place], beam_BC[place], logprob_BC[place], strict=True)
+                zip(token_BC[place].tolist(), beam_BC[place].tolist(), logprob_BC[place].tolist(), strict=True)
             ):
                 if logprob == -np.inf:
                     continue
@@ -197,12 +197,12 @@ class _Search:
         return (
             self.is_over is not None
             and token not in self.end_ids
-            and self.is_over([*self.tokens_BKT[place, parent].tolist(), int(token)])
+            and self.is_over([*self.tokens_BKT[place, parent].tolist(), token])
         )
 
     def _tell(self, place: int, token: int) -> None:
         if self.listen is not None and self.options.beam == 1:
-            self.listen(self.alive[place], int(token))
+            self.listen(self.alive[place], token)
 
     def _penalized(self, logits_RV: Tensor) -> Tensor:
         """Make tokens that were there before less likely."""
