@@ -60,6 +60,7 @@ def test_a_line_without_a_mask_is_named_behind_the_answers_before_it(book: Path,
     [
         (["--top-k", "0"], "a\n", "--top-k is 0"),
         (["--batch", "0"], "a\n", "--batch is 0"),
+        (["--batch", "1"], "<mask>\n" + "<mask>" * 30 + "\n", "standard input: text 2 has 32 tokens; the model"),
         ([], "<mask>" * 30 + "\n", "standard input: text 1 has 32 tokens; the model reads 20"),
     ],
 )
@@ -84,6 +85,10 @@ def test_a_model_of_another_kind_is_refused(book: Path, trained, cli: Cli) -> No
     done = cli(["generate", book], stdin="a\n")
     assert done.returncode == 2
     assert "does not go on from texts" in done.stderr
+    for verb in ("evaluate", "score"):
+        done = cli([verb, book, "--data", book.parent / "book.txt"])
+        assert done.returncode == 2
+        assert done.stderr.endswith("; use regard fill\n")
     done = cli(["fill", trained.out], stdin="a\n")
     assert done.returncode == 2
     assert "this model fills in no masks" in done.stderr

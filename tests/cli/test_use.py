@@ -282,7 +282,7 @@ def test_train_list_names_tasks_and_recipes(cli: Cli) -> None:
 
 
 VERBS = ("train", "evaluate", "translate", "embed", "score", "look", "convert", "sizes", "doctor")
-VERBS = (*VERBS, "data list", "data get")
+VERBS = (*VERBS, "fill", "data list", "data get")
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from regard.metrics.language import compressed_bits_per_byte, entropy, likelihood
+from regard.metrics.language import compressed_bits_per_byte, entropy, likelihood, masked
 
 
 def test_a_coin_a_byte_is_one_bit() -> None:
@@ -15,6 +15,14 @@ def test_a_coin_a_byte_is_one_bit() -> None:
     assert measures["perplexity"].value == pytest.approx(4)
     assert measures["word_perplexity"].value == pytest.approx(32)
     assert measures["perplexity"].signature == "perplexity|bytes:100|words:20|tokens:50|context:7|version:regard-1"
+
+
+def test_masked_scores_by_hand() -> None:
+    measures = masked(50 * math.log(3), 20, 50, "share:0.15")
+    assert measures["masked_accuracy"].value == 0.4
+    assert measures["masked_perplexity"].value == pytest.approx(3)
+    assert measures["masked_accuracy"].signature == "masked_accuracy|masked:50|share:0.15|version:regard-1"
+    assert masked(0.0, 0, 0, "")["masked_accuracy"].value == 0.0
 
 
 def test_perplexity_of_the_impossible_is_infinite() -> None:

@@ -15,6 +15,7 @@ from regard.data.tokenizer import Tokenizer
 from regard.errors import CheckpointError, ConfigError, DataError, FormatError, UsageError
 from regard.tasks.filler import Filler
 from regard.tasks.masked import MaskedBatch, MaskedConfig, MaskedTask
+from regard.tasks.masking import chance
 from regard.tasks.texts import Pieces, TextData, TextTokenizerConfig
 from regard.training import recipe, run
 
@@ -66,6 +67,12 @@ def test_a_batch_is_a_pure_function_of_seed_and_index(tmp_path: Path) -> None:
     again = make_task(tmp_path).batch(43)  # nothing was asked for before
     for name in ("tokens_N", "places_M", "labels_M"):
         assert torch.equal(getattr(again, name), getattr(batches[43], name))
+    for n in (0, 43):  # what is hidden is drawn for this batch
+        draws = chance(5, n)
+        tokens_N = np.concatenate(restored(batches[n]))
+        places_M = task.masker.choose(tokens_N, draws)
+        assert batches[n].places_M.tolist() == places_M.tolist()
+        assert batches[n].tokens_N.tolist() == task.masker.hide(tokens_N, places_M, draws).tolist()
     other = make_task(tmp_path)
     other.seed = 6
     assert not torch.equal(other.batch(43).tokens_N, batches[43].tokens_N)
@@ -238,6 +245,7 @@ def test_a_run_trains_scores_and_can_be_used(tmp_path: Path) -> None:
     assert "|whole words|context:24|masks:0|version:regard-1|avg:1|seed:1" in scores["signatures"]["masked_accuracy"]
     page = (tmp_path / "run" / "report.html").read_text()
     assert "perplexity per masked token" in page
+    assert "loss per masked token" in page
     assert "this model without the text around" in page
     loaded = regard.load(tmp_path / "run")
     assert isinstance(loaded, Filler)

@@ -115,7 +115,7 @@ def test_shares_that_cannot_be_are_refused(values: dict[str, float], words: str)
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_mask_is_a_token_that_no_text_reaches(kind: Kind) -> None:
-    texts = [*sentences(), *[f"a {MASK} b"] * 50]
+    texts = [*sentences(), *[f"{MASK}{MASK} b{MASK}"] * 200]
     made = Tokenizer.train(texts, kind, 330, mask=True)
     assert made.mask_id == made.vocab_size - 1
     assert made.vocab_size <= 330

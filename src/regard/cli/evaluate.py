@@ -51,7 +51,9 @@ def evaluate(
         measures = loaded.evaluate(read_pairs(data, source=source, target=target), options, references).measures
         how = f"|beam:{options.beam}|lp:{options.length_penalty}"
     else:
-        raise UsageError("this model writes nothing that could be scored", where=model, mend="use regard embed")
+        raise UsageError(
+            "this model writes nothing that could be scored", where=model, mend=f"use regard {loaded.verbs[0]}"
+        )
     if json:
         values = {name: one.value for name, one in measures.items()}
         write_json({**values, "signatures": {name: one.signature + how for name, one in measures.items()}})

@@ -34,7 +34,7 @@ def score(
     elif isinstance(loaded, Translator):
         scores = loaded.score(read_pairs(data, source=source, target=target))
     else:
-        raise UsageError("this model gives texts no probability", where=model, mend="use regard embed")
+        raise UsageError("this model gives texts no probability", where=model, mend=f"use regard {loaded.verbs[0]}")
     for logprob, tokens in scores:
         if json:
             write_json({"logprob": logprob, "tokens": tokens})

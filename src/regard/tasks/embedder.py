@@ -39,6 +39,8 @@ class Embedder:
         UsageError: The pooling is unknown.
     """
 
+    verbs = ("embed",)
+
     def __init__(
         self,
         model: Bert,

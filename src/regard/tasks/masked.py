@@ -104,6 +104,8 @@ class MaskedTask(TextTask):
         data_notes: Where the texts come from.
     """
 
+    unit = "masked token"
+
     def __init__(
         self, config: MaskedConfig, shards: dict[str, Shard], tokenizer: Tokenizer, seed: int, data_notes: list[str]
     ) -> None:
