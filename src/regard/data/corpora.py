@@ -3,12 +3,13 @@
 Cleaning removes markup, never words: what cannot be cleaned is left out and counted.
 """
 
+import html
 import re
 import sqlite3
 import tarfile
 from collections import defaultdict
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from regard.data.examples import Pair
@@ -340,13 +341,18 @@ def read_ratings(path: Path, member: str) -> Cleaned:
     for number, line in enumerate(data.splitlines(), 1):
         cells = line.split("\t")
         try:
-            texts.append((" ".join(cells[2].split()), f"{float(cells[1]):.3f}"))
+            texts.append((" ".join(html.unescape(cells[2]).split()), f"{float(cells[1]):.3f}"))
         except (IndexError, ValueError):
             raise FormatError("not number, rating and text", where=f"{path}, {member}, line {number}") from None
     kept = [text for text in texts if text[0]]
     keys = linked_keys([[normalized(text)] for text, _ in kept])
     notes = [f"{len(texts):,} rated texts; {len(texts) - len(kept):,} empty ones left out."]
     return _corpus(kept, keys, notes)
+
+
+def _plain_word(word: str) -> str:
+    plain = html.unescape(word)
+    return plain if plain.split() == [plain] else word
 
 
 def read_tags(path: Path) -> Cleaned:
@@ -362,7 +368,9 @@ def read_tags(path: Path) -> Cleaned:
         DataError: A word has no tag.
         FormatError: Bytes are not UTF-8.
     """
-    pairs = read_conll(str(path), source=None, target=None, text_cap_bytes=_LINE_CAP_BYTES)
+    read = read_conll(str(path), source=None, target=None, text_cap_bytes=_LINE_CAP_BYTES)
+    # A word stays one word: what an entity stands for may be a space.
+    pairs = [replace(pair, source=" ".join(_plain_word(word) for word in pair.source.split())) for pair in read]
     keys = linked_keys([[normalized(pair.source)] for pair in pairs])
     words = sum(len(pair.source.split()) for pair in pairs)
     tagged = sum(tag.startswith("B-") for pair in pairs for tag in pair.target.split())
