@@ -23,7 +23,10 @@ from regard.models.llama import Llama, LlamaConfig
 from regard.models.public import read_folder, write_folder
 from regard.models.weights import read_tensors
 from regard.tasks import folder, plain
+from regard.tasks.encoders import LabelTokenizerConfig, start
+from regard.tasks.filler import Filler, OwnMasks
 from regard.tasks.generator import Generator
+from regard.tasks.labeller import TextPairs
 from regard.tasks.pairs import PairTokenizer, TokenizerConfig
 from regard.tasks.translator import Translator, build_model
 
@@ -317,3 +320,27 @@ def test_a_trained_language_model_becomes_a_public_one(tmp_path: Path) -> None:
     assert again.generate(["the light"], options)[0].text == own.generate(["the light"], options)[0].text
     with pytest.raises(UsageError, match="in the form 'regard' already"):
         regard.convert(tmp_path / "own", tmp_path / "x", to="regard")
+
+
+@pytest.mark.peer
+def test_a_trained_masked_model_becomes_a_public_one_and_is_gone_on_from(tmp_path: Path) -> None:
+    import transformers
+
+    tokenizer = OwnTokenizer.train(["the light of day"], "byte-bpe", 290, mask=True)
+    TextPairs.around(tokenizer)
+    torch.manual_seed(3)
+    model = Bert(BertConfig(tokenizer.vocab_size, 16, 1, 2, 20, max_len=40)).eval()
+    own = Filler(model, OwnMasks(tokenizer), 40)
+    folder.save(tmp_path / "own", own)
+    regard.convert(tmp_path / "own", tmp_path / "hub", to="huggingface")
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "hub").eval()
+    reader = transformers.AutoTokenizer.from_pretrained(tmp_path / "hub")
+    ids = own.tokenizer.encode("the <mask> of day")
+    assert reader("the <mask> of day")["input_ids"] == ids
+    with torch.inference_mode():
+        wanted = model.head(model(torch.tensor(ids), regard.Segments.ragged([len(ids)])))
+        assert float((theirs(torch.tensor([ids])).logits[0] - wanted).abs().max()) < 1e-5
+    again = regard.load(tmp_path / "hub")
+    assert again.fill(["the <mask> of day"])[0].text == own.fill(["the <mask> of day"])[0].text
+    begin = start(str(tmp_path / "hub"), 40, -1.0, {}, LabelTokenizerConfig(), [], None)
+    assert torch.equal(begin.encoder().token_embed.weight, model.token_embed.weight)

@@ -26,6 +26,7 @@ from regard.models.registry import families
 from regard.models.weights import list_tensors
 from regard.tasks import folder as folders
 from regard.tasks import plain
+from regard.tasks.filler import Filler
 from regard.tasks.generator import Generator
 from regard.tasks.public_pairs import load_public, translates
 from regard.tasks.translator import Translator
@@ -101,7 +102,7 @@ def convert(path: str | Path, out: str | Path, to: str) -> Converted:
         raise UsageError(f"the model is in the form {to!r} already", where=str(path), mend="give the other form")
     if kind is None or translates(kind) or plain.task(source) == "translate":
         return _pairs(source, target, to, is_public=form == "huggingface")
-    if plain.task(source) == Generator.task:
+    if plain.task(source) in (Generator.task, Filler.task):
         return _text(source, target)
     return _plain(source, target, to)
 
@@ -126,15 +127,22 @@ def _pairs(source: Path, target: Path, to: str, *, is_public: bool) -> Converted
 
 def _text(source: Path, target: Path) -> Converted:
     """Convert a trained language model to a public folder."""
-    generator = folders.load_as(Generator, source)
-    name = _family(generator.model)
-    layout_for(name, generator.model.config)
-    ids = {"bos_token_id": generator.start_id, "eos_token_id": generator.end_ids[0] if generator.end_ids else None}
+    product = folders.load(source)
+    name = _family(product.model)
+    layout_for(name, product.model.config)
+    described: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    if isinstance(product, Filler):
+        ids: dict[str, Any] = {}
+        described |= {"mask_token": product.mask, "cls_token": START, "sep_token": END}
+    else:
+        ends = product.end_ids if isinstance(product, Generator) else ()
+        starts = product.start_id if isinstance(product, Generator) else None
+        ids = {"bos_token_id": starts, "eos_token_id": ends[0] if ends else None}
     with folder_aside(target) as new:
-        write_folder(new, name, generator.model, ids)
-        write_aside(new / "tokenizer.json", generator.tokenizers()["tokenizer.json"].to_json())
-        write_aside(new / "tokenizer_config.json", json_bytes({"tokenizer_class": "PreTrainedTokenizerFast"}))
-        return _described(new, target, name, generator.model, [])
+        write_folder(new, name, product.model, ids)
+        write_aside(new / "tokenizer.json", product.tokenizers()["tokenizer.json"].to_json())
+        write_aside(new / "tokenizer_config.json", json_bytes(described))
+        return _described(new, target, name, product.model, [])
 
 
 def _write_public(new: Path, family: str, translator: Translator) -> list[str]:
