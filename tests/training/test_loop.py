@@ -201,6 +201,7 @@ def test_patience_and_time_end_a_run(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------------- compiled
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # torch's own, where a graph breaks
 @pytest.mark.parametrize(
     "model", [RNN, {**RNN, "attends": "before"}, TRANSFORMER], ids=["after", "before", "transformer"]
