@@ -247,6 +247,7 @@ def test_bad_wheel_leaves_nothing(
     assert _leftovers(tmp_path / "cache") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_interrupted_fetch_leaves_nothing_half_made(local_index: Path, tmp_path: Path, number: int) -> None:
     data = bytes(100 << 20)

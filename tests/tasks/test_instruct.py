@@ -81,6 +81,7 @@ def test_what_does_not_fit_is_left_out_and_counted_or_refused(tmp_path: Path) ->
             make_task(tmp_path, template=template)
 
 
+@pytest.mark.slow
 def test_a_public_model_learns_to_answer_is_saved_and_answers(tmp_path: Path) -> None:
     write_gpt(tmp_path / "gpt")
     values = recipe.with_data(recipe.read("instruct"), str(write(tmp_path, 600)))

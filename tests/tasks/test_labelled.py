@@ -151,6 +151,7 @@ def test_ridge_on_words_is_that_of_the_library() -> None:
     assert np.allclose(bag(texts).numpy(), tried[min(errors, key=errors.get)], atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("goals", ["classify", "regress"])
 def test_a_run_learns_what_words_alone_do_not_tell_and_can_be_used(goals: str, tmp_path: Path) -> None:
     path = tmp_path / "texts.tsv"

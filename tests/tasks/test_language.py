@@ -133,6 +133,7 @@ def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:
         make_task(tmp_path, model={**TINY, "vocab_size": 7}).build()
 
 
+@pytest.mark.slow
 def test_a_run_trains_scores_and_can_be_used(tmp_path: Path) -> None:
     path = tmp_path / "book.txt"
     path.write_text("\n\n".join(texts(300)))

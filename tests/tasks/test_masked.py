@@ -234,6 +234,7 @@ def trained(folder: Path) -> run.Result:
     return run.run(recipe.resolve(values), folder / "run", device="cpu", quiet=True)
 
 
+@pytest.mark.slow
 def test_a_run_trains_scores_and_can_be_used(tmp_path: Path) -> None:
     result = trained(tmp_path)
     assert result.metric == "masked_accuracy"

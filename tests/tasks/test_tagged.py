@@ -121,6 +121,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         TaggedTask.prepare(config, 5, tmp_path, True)
 
 
+@pytest.mark.slow
 def test_a_run_learns_what_a_dictionary_cannot_and_can_be_used(tmp_path: Path) -> None:
     values = recipe.with_data(recipe.read("tag"), str(write(tmp_path, sentences(900))))
     values |= {"init": "", "model": {**TINY, "num_layers": 2, "dropout": 0.0, "attention_dropout": 0.0}}
