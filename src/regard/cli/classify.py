@@ -7,8 +7,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from regard.cli.options import Device, Json, Model, check_model_path, lines, write_json, write_line
-from regard.errors import ContextError, DataError, UsageError
+from regard.cli.options import Device, Json, Model, check_model_path, in_batches, write_json, write_line
+from regard.errors import ContextError
 
 
 def classify(
@@ -23,21 +23,15 @@ def classify(
 
     Example: regard classify runs/mood < texts.txt
     """
-    if batch < 1:
-        raise UsageError(f"--batch is {batch}", mend="give at least 1")
     from regard.tasks import folder
     from regard.tasks.labeller import Labeller
     from regard.training import hardware
 
     labeller = folder.load_as(Labeller, check_model_path(model), hardware.choose(device))
-    waiting: list[str] = []
-    done = 0
 
-    def flush() -> None:
-        nonlocal done
-        texts = [tuple(text.split("\t", 1)) for text in waiting]
+    def answer(texts: list[str], done: int) -> None:
         try:
-            labels = labeller.classify(texts, truncate=truncate, first=done)
+            labels = labeller.classify([tuple(text.split("\t", 1)) for text in texts], truncate=truncate, first=done)
         except ContextError as error:
             mend = "split the line, or read its beginning with --truncate"
             raise ContextError(error.what, where="standard input", mend=mend) from error
@@ -46,15 +40,5 @@ def classify(
                 write_json({"label": one.label, **({"probabilities": one.probabilities} if one.probabilities else {})})
             else:
                 write_line(one.label)
-        done += len(waiting)
-        waiting.clear()
 
-    try:
-        for text in lines(sys.stdin):
-            waiting.append(text)
-            if len(waiting) == batch:
-                flush()
-    except DataError:
-        flush()  # what came before a bad line is answered before the error is told
-        raise
-    flush()
+    in_batches(sys.stdin, batch, answer)

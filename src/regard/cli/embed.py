@@ -7,8 +7,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from regard.cli.options import Device, check_model_path, lines, write_json
-from regard.errors import ContextError, UsageError
+from regard.cli.options import Device, check_model_path, in_batches, write_json
+from regard.errors import ContextError
 
 
 def embed(
@@ -23,31 +23,20 @@ def embed(
 
     Example: regard embed all-MiniLM-L6-v2 < texts.txt > vectors.jsonl
     """
-    if batch < 1:
-        raise UsageError(f"--batch is {batch}", mend="give at least 1")
     from regard.tasks.embedder import load_embedder
     from regard.training import hardware
 
     embedder, warnings = load_embedder(check_model_path(model), hardware.choose(device))
     for warning in warnings:
         print(f"regard: warning: {warning}", file=sys.stderr)
-    waiting: list[str] = []
-    done = 0
 
-    def flush() -> None:
-        nonlocal done
+    def answer(texts: list[str], done: int) -> None:
         try:
-            vectors = embedder.embed(waiting, pooling, truncate=truncate, first=done)  # type: ignore[arg-type]
+            vectors = embedder.embed(texts, pooling, truncate=truncate, first=done)  # type: ignore[arg-type]
         except ContextError as error:
             mend = "split the line, or read its beginning with --truncate"
             raise ContextError(error.what, where="standard input", mend=mend) from error
         for vector in vectors:
             write_json({"embedding": vector.tolist()})
-        done += len(waiting)
-        waiting.clear()
 
-    for text in lines(sys.stdin):
-        waiting.append(text)
-        if len(waiting) == batch:
-            flush()
-    flush()
+    in_batches(sys.stdin, batch, answer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -88,6 +88,38 @@ def lines(stream: TextIO) -> Iterator[str]:
             yield raw.decode()
         except UnicodeDecodeError as error:
             raise FormatError("not UTF-8", where=f"{where}, byte {error.start + 1}") from error
+
+
+def in_batches(stream: TextIO, batch: int, answer: Callable[[list[str], int], None]) -> None:
+    """Answer lines as they come, some together; what came before a bad line is answered before the error is told.
+
+    Args:
+        stream: Standard input.
+        batch: Lines that are answered together.
+        answer: Told the lines, and how many came before them.
+
+    Raises:
+        UsageError: The batch is below 1.
+    """
+    if batch < 1:
+        raise UsageError(f"--batch is {batch}", mend="give at least 1")
+    waiting: list[str] = []
+    done = 0
+    coming = lines(stream)
+    while True:
+        try:
+            text = next(coming, None)
+        except DataError:
+            answer(waiting, done)
+            raise
+        if text is None:
+            break
+        waiting.append(text)
+        if len(waiting) == batch:
+            answer(waiting, done)
+            done += batch
+            waiting = []
+    answer(waiting, done)
 
 
 def write_line(text: str) -> None:

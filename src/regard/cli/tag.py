@@ -7,8 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from regard.cli.options import Device, Json, Model, check_model_path, lines, write_json, write_line
-from regard.errors import DataError, UsageError
+from regard.cli.options import Device, Json, Model, check_model_path, in_batches, write_json, write_line
 
 
 def tag(
@@ -22,29 +21,17 @@ def tag(
 
     Example: regard tag runs/entities < texts.txt
     """
-    if batch < 1:
-        raise UsageError(f"--batch is {batch}", mend="give at least 1")
     from regard.tasks import folder
     from regard.tasks.tagger import Tagger
     from regard.training import hardware
 
     tagger = folder.load_as(Tagger, check_model_path(model), hardware.choose(device))
-    waiting: list[str] = []
 
-    def flush() -> None:
-        for text, tags in zip(waiting, tagger.tag(waiting), strict=True):
+    def answer(texts: list[str], done: int) -> None:
+        for text, tags in zip(texts, tagger.tag(texts), strict=True):
             if json:
                 write_json({"words": text.split(), "tags": tags})
             else:
                 write_line(" ".join(tags))
-        waiting.clear()
 
-    try:
-        for text in lines(sys.stdin):
-            waiting.append(text)
-            if len(waiting) == batch:
-                flush()
-    except DataError:
-        flush()  # what came before a bad line is answered before the error is told
-        raise
-    flush()
+    in_batches(sys.stdin, batch, answer)

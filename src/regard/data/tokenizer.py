@@ -314,3 +314,26 @@ def _round_scores(inner: tokenizers.Tokenizer) -> None:
 def _bytes() -> list[str]:
     """Name the 256 byte tokens as byte fallback expects them."""
     return [f"<0x{byte:02X}>" for byte in range(256)]
+
+
+def read_library(path: Path) -> tokenizers.Tokenizer:
+    """Read anyone's tokenizer.json as the library's own tokenizer.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The tokenizer.
+
+    Raises:
+        DataError: There is no such file.
+        FormatError: It is too large, or no tokenizer.
+    """
+    if not path.is_file():
+        raise DataError(f"no {path.name} here", where=str(path.parent), mend="give a folder that is whole")
+    if path.stat().st_size > FILE_CAP_BYTES:
+        raise FormatError(f"over {FILE_CAP_BYTES:,} bytes", where=str(path))
+    try:
+        return tokenizers.Tokenizer.from_str(path.read_text("utf-8"))
+    except Exception as error:  # the library raises bare Exceptions
+        raise FormatError(f"not a tokenizer ({str(error)[:80]})", where=str(path)) from error

@@ -13,7 +13,8 @@ from tokenizers import Tokenizer
 
 from regard.attention import Segments
 from regard.data.batching import like_lengths
-from regard.errors import ContextError, DataError, FormatError
+from regard.data.tokenizer import read_library
+from regard.errors import ContextError, FormatError
 from regard.files import on_disk, read_config, reading
 from regard.layers.pooling import Pooling, check_pooling, pool
 from regard.models.bert import Bert
@@ -156,13 +157,7 @@ def read_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
         DataError: There is none.
         FormatError: It is no tokenizer, or has tokens that the model does not know.
     """
-    file = folder / "tokenizer.json"
-    if not file.is_file():
-        raise DataError("no tokenizer.json here", where=str(folder), mend="give a folder that is whole")
-    try:
-        tokenizer = Tokenizer.from_str(_text(file))
-    except Exception as error:  # the library raises bare Exceptions
-        raise FormatError(f"not a tokenizer ({str(error)[:80]})", where=str(file)) from error
+    tokenizer = read_library(folder / "tokenizer.json")
     most = max(tokenizer.get_vocab().values(), default=-1) + 1
     if most > vocab_size:
         sizes = f"{most} tokens of the tokenizer, {vocab_size} of the model"

@@ -31,7 +31,7 @@ from regard.tasks.corpus import Corpus, PairData, read_corpus
 from regard.tasks.generator import Generator, Vocabulary
 from regard.tasks.language import TextTokenizerConfig
 from regard.tasks.public_text import load_generator
-from regard.tasks.task import Evaluated, Loss, cross_entropy, evaluating
+from regard.tasks.task import Batch, Evaluated, Loss, check_counts, cross_entropy, evaluating
 
 PLACE = "{source}"
 
@@ -66,16 +66,14 @@ class InstructConfig:
         Raises:
             ConfigError: A number is out of its range, or the template has no place, or several.
         """
-        counts = {"batch_tokens": self.batch_tokens, "max_answers": self.max_answers}
-        for name, value in {**counts, "data.max_tokens": self.data.max_tokens}.items():
-            if value < 1:
-                raise ConfigError(f"{name} is {value}", mend="give at least 1")
+        most = self.data.max_tokens
+        check_counts(batch_tokens=self.batch_tokens, max_answers=self.max_answers, data__max_tokens=most)
         if self.template.count(PLACE) != 1:
             raise ConfigError(f"the template has {self.template.count(PLACE)} places", mend=f"write {PLACE} once")
 
 
 @dataclass(frozen=True)
-class AnswerBatch:
+class AnswerBatch(Batch):
     """Prompts with their answers.
 
     Attributes:
@@ -89,12 +87,6 @@ class AnswerBatch:
     rows_A: Tensor
     labels_A: Tensor
     segments: Segments
-
-    def to(self, device: torch.device) -> AnswerBatch:
-        """Copy to a device."""
-        rows = (t.to(device, non_blocking=True) for t in (self.tokens_N, self.rows_A, self.labels_A))
-        tokens_N, rows_A, labels_A = rows
-        return AnswerBatch(tokens_N, rows_A, labels_A, self.segments.to(device))
 
 
 class InstructTask:

@@ -27,7 +27,7 @@ from regard.tasks.baselines import BagOfWords
 from regard.tasks.corpus import Corpus, PairData, read_corpus
 from regard.tasks.encoders import LabelTokenizerConfig, start
 from regard.tasks.labeller import Classes, Labeller, Numbers, TextPairs, cut
-from regard.tasks.task import Evaluated, Loss
+from regard.tasks.task import Batch, Evaluated, Loss, check_counts, check_smoothing
 
 BETWEEN = "\t"  # two texts of one row stand in one cell, this between them
 
@@ -63,17 +63,14 @@ class LabelledConfig:
         Raises:
             ConfigError: A number is out of its range.
         """
-        for name, value in {"batch_tokens": self.batch_tokens, "data.max_tokens": self.data.max_tokens}.items():
-            if value < 1:
-                raise ConfigError(f"{name} is {value}", mend="give at least 1")
-        if not 0 <= self.label_smoothing < 1:
-            raise ConfigError(f"label_smoothing is {self.label_smoothing}", mend="give a number in [0, 1)")
+        check_counts(batch_tokens=self.batch_tokens, data__max_tokens=self.data.max_tokens)
+        check_smoothing(self.label_smoothing)
         if self.dropout >= 1:
             raise ConfigError(f"dropout is {self.dropout}", mend="give a number below 1")
 
 
 @dataclass(frozen=True)
-class LabelBatch:
+class LabelBatch(Batch):
     """Texts and their targets.
 
     Attributes:
@@ -87,12 +84,6 @@ class LabelBatch:
     types_N: Tensor
     targets_B: Tensor
     segments: Segments
-
-    def to(self, device: torch.device) -> LabelBatch:
-        """Copy to a device."""
-        rows = (t.to(device, non_blocking=True) for t in (self.tokens_N, self.types_N, self.targets_B))
-        tokens_N, types_N, targets_B = rows
-        return LabelBatch(tokens_N, types_N, targets_B, self.segments.to(device))
 
 
 class LabelledTask:

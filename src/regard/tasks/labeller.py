@@ -15,15 +15,13 @@ from torch import Tensor
 
 from regard.attention import Segments
 from regard.data.batching import like_lengths
-from regard.data.tokenizer import END, START, Tokenizer
+from regard.data.tokenizer import END, START, Tokenizer, read_library
 from regard.decoding import DecodeOptions
-from regard.errors import ConfigError, ContextError, DataError, FormatError
+from regard.errors import ConfigError, ContextError, DataError
 from regard.metrics import labels as metrics
 from regard.metrics.measure import Measure
 from regard.models.labelled import Labelled
 from regard.tasks.task import Loss, cross_entropy, evaluating
-
-TEXT_CAP_BYTES = 1 << 26
 
 
 class Objective(Protocol):
@@ -244,14 +242,7 @@ def read_text_pairs(path: Path) -> TextPairs:
         DataError: There is no such file.
         FormatError: It is no tokenizer.
     """
-    if not path.is_file():
-        raise DataError("the tokenizer is missing", where=str(path), mend="give a folder that is whole")
-    if path.stat().st_size > TEXT_CAP_BYTES:
-        raise FormatError(f"over {TEXT_CAP_BYTES:,} bytes", where=str(path))
-    try:
-        return TextPairs(tokenizers.Tokenizer.from_str(path.read_text("utf-8")))
-    except Exception as error:  # the library raises bare Exceptions
-        raise FormatError(f"not a tokenizer ({str(error)[:80]})", where=str(path)) from error
+    return TextPairs(read_library(path))
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,11 @@ from regard.attention import Segments
 from regard.data.shards import Shard
 from regard.data.tokenizer import Tokenizer
 from regard.decoding import DecodeOptions
-from regard.errors import ConfigError
 from regard.metrics.language import compressed_bits_per_byte, entropy, likelihood
 from regard.metrics.measure import Measure
 from regard.models.interface import LanguageModel
 from regard.tasks.generator import Generator
-from regard.tasks.task import Evaluated, Loss
+from regard.tasks.task import Batch, Evaluated, Loss, check_counts, check_smoothing
 from regard.tasks.texts import Pieces, TextData, TextTask, TextTokenizerConfig, prepare
 
 NUM_SAMPLES = 10
@@ -62,15 +61,12 @@ class LanguageConfig:
         Raises:
             ConfigError: A number is out of its range.
         """
-        for name, value in {"context": self.context, "batch_tokens": self.batch_tokens}.items():
-            if value < 1:
-                raise ConfigError(f"{name} is {value}", mend="give at least 1")
-        if not 0 <= self.label_smoothing < 1:
-            raise ConfigError(f"label_smoothing is {self.label_smoothing}", mend="give a number in [0, 1)")
+        check_counts(context=self.context, batch_tokens=self.batch_tokens)
+        check_smoothing(self.label_smoothing)
 
 
 @dataclass(frozen=True)
-class TextBatch:
+class TextBatch(Batch):
     """Texts, or pieces of them: flat rows and their segments.
 
     Attributes:
@@ -82,11 +78,6 @@ class TextBatch:
     tokens_N: Tensor
     labels_N: Tensor
     segments: Segments
-
-    def to(self, device: torch.device) -> TextBatch:
-        """Copy to a device."""
-        tokens_N, labels_N = (t.to(device, non_blocking=True) for t in (self.tokens_N, self.labels_N))
-        return TextBatch(tokens_N, labels_N, self.segments.to(device))
 
 
 class LanguageTask(TextTask):

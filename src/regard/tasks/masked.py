@@ -28,7 +28,7 @@ from regard.models.bert import Bert
 from regard.tasks.filler import Filler, OwnMasks
 from regard.tasks.labeller import TextPairs
 from regard.tasks.masking import Masker, Masking, chance
-from regard.tasks.task import Evaluated, Loss
+from regard.tasks.task import Batch, Evaluated, Loss, check_counts
 from regard.tasks.texts import Pieces, TextData, TextTask, TextTokenizerConfig, prepare
 
 HELD_OUT_SEED = 0  # of what is hidden in held-out texts, whatever the run's seed: scores are of the same places
@@ -66,12 +66,11 @@ class MaskedConfig:
         if self.context <= AROUND:
             mend = f"give at least {AROUND + 1}: start and end are counted"
             raise ConfigError(f"context is {self.context}", mend=mend)
-        if self.batch_tokens < 1:
-            raise ConfigError(f"batch_tokens is {self.batch_tokens}", mend="give at least 1")
+        check_counts(batch_tokens=self.batch_tokens)
 
 
 @dataclass(frozen=True)
-class MaskedBatch:
+class MaskedBatch(Batch):
     """Pieces of texts with hidden tokens: flat rows and their segments.
 
     Attributes:
@@ -85,12 +84,6 @@ class MaskedBatch:
     places_M: Tensor
     labels_M: Tensor
     segments: Segments
-
-    def to(self, device: torch.device) -> MaskedBatch:
-        """Copy to a device."""
-        all_three = self.tokens_N, self.places_M, self.labels_M
-        tokens_N, places_M, labels_M = (t.to(device, non_blocking=True) for t in all_three)
-        return MaskedBatch(tokens_N, places_M, labels_M, self.segments.to(device))
 
 
 class MaskedTask(TextTask):

@@ -16,6 +16,7 @@ from regard.data.examples import Pair
 from regard.data.pieces import has_pieces, load_pieces
 from regard.data.tokenizer import Kind, TextTokenizer, Tokenizer
 from regard.errors import ContextError, DataError
+from regard.tasks.task import Batch
 
 SHARED, SIDES = "tokenizer.json", ("source_tokenizer.json", "target_tokenizer.json")
 
@@ -40,7 +41,7 @@ class TokenizerConfig:
 
 
 @dataclass(frozen=True)
-class PairBatch:
+class PairBatch(Batch):
     """Sources and targets of a batch: flat rows and their segments.
 
     Attributes:
@@ -56,13 +57,6 @@ class PairBatch:
     target_N: Tensor
     labels_N: Tensor
     target_segments: Segments
-
-    def to(self, device: torch.device) -> PairBatch:
-        """Copy to a device."""
-        rows = (t.to(device, non_blocking=True) for t in (self.source_M, self.target_N, self.labels_N))
-        source_M, target_N, labels_N = rows
-        segments = self.source_segments.to(device), self.target_segments.to(device)
-        return PairBatch(source_M, segments[0], target_N, labels_N, segments[1])
 
 
 @dataclass(frozen=True)

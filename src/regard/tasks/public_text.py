@@ -10,15 +10,15 @@ import tokenizers
 import torch
 
 from regard.decoding import DecodeOptions
-from regard.errors import DataError, FormatError
+from regard.errors import FormatError
 from regard.files import read_config, reading
 from regard.models.gguf import read_gguf
 from regard.models.interface import LanguageModel
 from regard.models.public import describe, read_folder
+from regard.tasks.embedder import read_tokenizer
 from regard.tasks.generator import Generator
 from regard.tasks.plain import KEPT_CONFIG, MODEL_TYPE, family_of_plain, load_plain, model_type
 
-TEXT_CAP_BYTES = 1 << 26
 # Files beside the weights that name the tokens before and behind a text; the first that does counts.
 _SETTINGS = ("generation_config.json", "config.json", KEPT_CONFIG)
 
@@ -80,19 +80,8 @@ def load_generator(path: str | Path, device: torch.device | None = None) -> tupl
             family, built, warnings = read_folder(source)
         if not isinstance(built, LanguageModel):
             raise FormatError(f"a {family} does not go on from texts", where=str(source), mend="give a causal model")
-        file = source / "tokenizer.json"
-        if not file.is_file():
-            raise DataError("no tokenizer.json here", where=str(source), mend="give a folder that is whole")
-        if file.stat().st_size > TEXT_CAP_BYTES:
-            raise FormatError(f"over {TEXT_CAP_BYTES:,} bytes", where=str(file))
-        try:
-            inner = tokenizers.Tokenizer.from_str(file.read_text("utf-8"))
-        except Exception as error:  # the library raises bare Exceptions
-            raise FormatError(f"not a tokenizer ({str(error)[:80]})", where=str(file)) from error
-        most = max(inner.get_vocab().values(), default=-1) + 1
-        if most > built.config.vocab_size:
-            sizes = f"{most} tokens of the tokenizer, {built.config.vocab_size} of the model"
-            raise FormatError(sizes, where=str(source), mend="give a folder whose files belong together")
+        inner = read_tokenizer(source, built.config.vocab_size)
+        most = inner.get_vocab_size()
         settings = [read_config(source / name) for name in _SETTINGS if (source / name).is_file()]
     start, end = _ids(settings, "bos_token_id", most), _ids(settings, "eos_token_id", most)
     # GPT-2 names one token for both: it separates texts, and is no beginning that a prompt needs.

@@ -18,7 +18,7 @@ from torch import Tensor
 from regard.attention import Segments
 from regard.data import Pair
 from regard.data.batching import Order, like_lengths
-from regard.errors import ConfigError, DataError
+from regard.errors import DataError
 from regard.metrics.labels import tagging
 from regard.metrics.measure import Measure
 from regard.models.bert import Bert
@@ -27,7 +27,7 @@ from regard.tasks.corpus import Corpus, PairData, read_corpus
 from regard.tasks.encoders import LabelTokenizerConfig, start
 from regard.tasks.labeller import TextPairs
 from regard.tasks.tagger import OUTSIDE, Tagger, cut_words, encode_words
-from regard.tasks.task import Evaluated, Loss, cross_entropy, evaluating
+from regard.tasks.task import Batch, Evaluated, Loss, check_counts, check_smoothing, cross_entropy, evaluating
 
 
 @dataclass(frozen=True)
@@ -59,15 +59,12 @@ class TaggedConfig:
         Raises:
             ConfigError: A number is out of its range.
         """
-        for name, value in {"batch_tokens": self.batch_tokens, "data.max_tokens": self.data.max_tokens}.items():
-            if value < 1:
-                raise ConfigError(f"{name} is {value}", mend="give at least 1")
-        if not 0 <= self.label_smoothing < 1:
-            raise ConfigError(f"label_smoothing is {self.label_smoothing}", mend="give a number in [0, 1)")
+        check_counts(batch_tokens=self.batch_tokens, data__max_tokens=self.data.max_tokens)
+        check_smoothing(self.label_smoothing)
 
 
 @dataclass(frozen=True)
-class TagBatch:
+class TagBatch(Batch):
     """Sentences and the tags of their words.
 
     Attributes:
@@ -81,12 +78,6 @@ class TagBatch:
     rows_W: Tensor
     labels_W: Tensor
     segments: Segments
-
-    def to(self, device: torch.device) -> TagBatch:
-        """Copy to a device."""
-        rows = (t.to(device, non_blocking=True) for t in (self.tokens_N, self.rows_W, self.labels_W))
-        tokens_N, rows_W, labels_W = rows
-        return TagBatch(tokens_N, rows_W, labels_W, self.segments.to(device))
 
 
 class TaggedTask:

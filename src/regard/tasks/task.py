@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, fields, replace
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
 
 from regard.decoding import DecodeOptions
+from regard.errors import ConfigError
 from regard.metrics.measure import Measure
 
 
@@ -28,6 +29,46 @@ class Loss:
 
     sum: Tensor
     report: Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Base of micro-batches: tensors and segments."""
+
+    def to(self, device: torch.device) -> Self:
+        """Copy to a device."""
+        moved = {}
+        for one in fields(self):
+            value = getattr(self, one.name)
+            moved[one.name] = value.to(device, non_blocking=True) if isinstance(value, Tensor) else value.to(device)
+        return replace(self, **moved)
+
+
+def check_counts(**counts: int) -> None:
+    """Refuse settings that have to be 1 at least.
+
+    Args:
+        **counts: The settings by name, two underscores for a dot.
+
+    Raises:
+        ConfigError: One is less.
+    """
+    for name, value in counts.items():
+        if value < 1:
+            raise ConfigError(f"{name.replace('__', '.')} is {value}", mend="give at least 1")
+
+
+def check_smoothing(smoothing: float) -> None:
+    """Refuse a label smoothing outside [0, 1).
+
+    Args:
+        smoothing: The setting.
+
+    Raises:
+        ConfigError: It is outside.
+    """
+    if not 0 <= smoothing < 1:
+        raise ConfigError(f"label_smoothing is {smoothing}", mend="give a number in [0, 1)")
 
 
 @dataclass(frozen=True)
