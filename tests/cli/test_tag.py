@@ -52,3 +52,10 @@ def test_bad_choices_are_one_line(entities: Path, trained, cli: Cli) -> None:
         assert done.returncode == code
         assert word in done.stderr
         assert done.stderr.count("\n") == 1
+
+
+def test_lines_before_a_bad_one_are_answered(entities: Path, cli: Cli) -> None:
+    done = cli(["tag", entities], stdin=b"a b\ng\n\xff\n")
+    assert done.returncode == 3
+    assert [len(line.split()) for line in done.stdout.splitlines()] == [2, 1]
+    assert "line 3" in done.stderr

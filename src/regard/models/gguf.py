@@ -45,12 +45,14 @@ class Loaded(NamedTuple):
         tokenizer: Its tokenizer.
         start_id: Token before a text; None where the file says that none is added, as it does by default.
         end_ids: Tokens that end a text.
+        special_ids: Special tokens that the file names, by the names that config.json has for them.
     """
 
     model: Llama
     tokenizer: Tokenizer
     start_id: int | None
     end_ids: tuple[int, ...]
+    special_ids: dict[str, int]
 
 
 def read_gguf(path: Path) -> Loaded:
@@ -81,34 +83,21 @@ def read_gguf(path: Path) -> Loaded:
     config = _config(reader, str(path))
     registry.check_bounds(config, str(path))
     model = build_like(Llama, config, dict(_weights(reader, config, str(path))), path)
+    special = _special(reader, str(path))
     adds_start = _field(reader, "tokenizer.ggml.add_bos_token", bool, str(path), False)
-    start, end = (_field(reader, f"tokenizer.ggml.{n}_token_id", int, str(path), -1) for n in ("bos", "eos"))
-    ends = (end,) if 0 <= end < config.vocab_size else ()
-    start_id = start if adds_start and 0 <= start < config.vocab_size else None
-    return Loaded(cast(Llama, model), _tokenizer(reader, str(path)), start_id, ends)
+    start_id = special.get("bos_token_id") if adds_start else None
+    ends = (special["eos_token_id"],) if "eos_token_id" in special else ()
+    return Loaded(cast(Llama, model), _tokenizer(reader, str(path)), start_id, ends, special)
 
 
-def special_tokens(path: Path) -> dict[str, int]:
-    """Give the numbers of a model's special tokens.
-
-    Args:
-        path: A file that :func:`read_gguf` reads.
-
-    Returns:
-        By the names that config.json has for them; those that the file does not say are left out.
-
-    Raises:
-        FormatError: One is no token.
-    """
-    from gguf import GGUFReader
-
-    reader = GGUFReader(path)
+def _special(reader: GGUFReader, where: str) -> dict[str, int]:
+    """Give the numbers of special tokens by the names that config.json has for them."""
     names = {"bos_token_id": "bos", "eos_token_id": "eos", "pad_token_id": "padding"}
     fields = {ours: f"tokenizer.ggml.{theirs}_token_id" for ours, theirs in names.items()}
-    found = {n: _field(reader, key, int, str(path)) for n, key in fields.items() if reader.get_field(key) is not None}
-    most = len(_field(reader, "tokenizer.ggml.tokens", list, str(path)))
+    found = {n: _field(reader, key, int, where) for n, key in fields.items() if reader.get_field(key) is not None}
+    most = len(_field(reader, "tokenizer.ggml.tokens", list, where))
     if any(not 0 <= number < most for number in found.values()):
-        raise FormatError(f"a special token is beyond the {most} tokens", where=str(path))
+        raise FormatError(f"a special token is beyond the {most} tokens", where=where)
     return found
 
 

@@ -20,7 +20,7 @@ from regard.data.tokenizer import END, START, UNKNOWN, Tokenizer
 from regard.decoding import DecodeOptions
 from regard.errors import DataError, FormatError, UsageError
 from regard.files import folder_aside, json_bytes, on_disk, read_config, reading, write_aside
-from regard.models.gguf import read_gguf, special_tokens
+from regard.models.gguf import read_gguf
 from regard.models.public import known_layouts, layout_for, read_folder, write_folder
 from regard.models.registry import families
 from regard.models.weights import list_tensors
@@ -87,9 +87,9 @@ def convert(path: str | Path, out: str | Path, to: str) -> Converted:
         if os.path.lexists(target) and not (target.is_dir() and not target.is_symlink() and not any(target.iterdir())):
             raise UsageError("something is there already", where=str(out), mend="give a new folder")
     if source.is_file():
-        model, tokenizer, _, _ = read_gguf(source)
+        model, tokenizer, _, _, special = read_gguf(source)
         with folder_aside(target) as new:
-            notes = _from_gguf(new, to, source, model, tokenizer)
+            notes = _from_gguf(new, to, special, model, tokenizer)
             return _described(new, target, "llama", model, notes)
     with reading(source):
         source = source / "model" if (source / "model" / "config.json").exists() else source
@@ -224,8 +224,10 @@ def _write_plain(new: Path, family: str, model: nn.Module, more: Mapping[str, An
     write_folder(new, family, model, kept)
 
 
-def _from_gguf(new: Path, to: str, source: Path, model: nn.Module, tokenizer: tokenizers.Tokenizer) -> list[str]:
-    numbers: dict[str, int | None] = {"bos_token_id": None, "eos_token_id": None, **special_tokens(source)}
+def _from_gguf(
+    new: Path, to: str, special: dict[str, int], model: nn.Module, tokenizer: tokenizers.Tokenizer
+) -> list[str]:
+    numbers: dict[str, int | None] = {"bos_token_id": None, "eos_token_id": None, **special}
     if to == "huggingface":
         write_folder(new, "llama", model, numbers)
     else:

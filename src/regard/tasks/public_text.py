@@ -69,7 +69,7 @@ def load_generator(path: str | Path, device: torch.device | None = None) -> tupl
     source = Path(path)
     options = DecodeOptions(max_extra_tokens=100, length_penalty=0.0)
     if source.suffix == ".gguf":
-        model, inner, start_id, end_ids = read_gguf(source)
+        model, inner, start_id, end_ids, _ = read_gguf(source)
         vocabulary = PublicVocabulary(inner, start_id, end_ids)
         return Generator(model, vocabulary, options, model.config.max_len, device), []
     with reading(source):
@@ -81,7 +81,7 @@ def load_generator(path: str | Path, device: torch.device | None = None) -> tupl
         if not isinstance(built, LanguageModel):
             raise FormatError(f"a {family} does not go on from texts", where=str(source), mend="give a causal model")
         inner = read_tokenizer(source, built.config.vocab_size)
-        most = inner.get_vocab_size()
+        most = built.config.vocab_size
         settings = [read_config(source / name) for name in _SETTINGS if (source / name).is_file()]
     start, end = _ids(settings, "bos_token_id", most), _ids(settings, "eos_token_id", most)
     # GPT-2 names one token for both: it separates texts, and is no beginning that a prompt needs.
