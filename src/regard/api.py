@@ -145,6 +145,7 @@ def look(
     model: Translator | Generator | Filler | Labeller | Tagger | Embedder | str | Path,
     text: str,
     target: str | None = None,
+    language: str = "",
 ) -> Maps:
     """Show what a model attends to.
 
@@ -152,8 +153,9 @@ def look(
         model: A loaded model, or its path.
         text: Input.
         target: Of a translator or a language model: an output to look at; None lets it write one.
+        language: Of the text, for an encoder that is told it.
 
     Returns:
         The maps, which show themselves in a notebook.
     """
-    return _look(load(model) if isinstance(model, str | Path) else model, text, target)
+    return _look(load(model) if isinstance(model, str | Path) else model, text, target, language=language)

@@ -240,7 +240,7 @@ CACHE_MASKS = {"causal": masks.causal(), "window": masks.window(3, 0), "blocks":
 
 
 def prefilled(layer: MultiHeadAttention, x: Tensor, segments: Segments, capacity: int) -> KVCache:
-    k_MGK, v_MGK = layer.keys_values(x, segments)
+    k_MGK, v_MGK = layer.keys_values(x, segments.positions_N())
     return KVCache.empty(len(segments), capacity, layer.num_kv_heads, layer.head_dim, x).append(k_MGK, v_MGK, segments)
 
 

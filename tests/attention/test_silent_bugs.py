@@ -239,7 +239,7 @@ def test_2_nan_of_one_slot_never_reaches_another() -> None:
     outs = []
     for there in (0.0, NAN):
         x[:4] = there
-        cache = KVCache.empty(2, 6, 1, 2, x).append(*layer.keys_values(x, segments), segments)
+        cache = KVCache.empty(2, 6, 1, 2, x).append(*layer.keys_values(x, segments.positions_N()), segments)
         y, cache = layer.extend(new[:2], Segments.uniform(2, 1), cache, mask=masks.causal())
         z, cache = layer.extend(new, one, cache.select(torch.tensor([1, 0, 1])).reserve(9), mask=masks.causal())
         outs.append(torch.cat([y[1:], z[:1], z[2:]]))
@@ -419,7 +419,7 @@ def test_7_cached_rows_are_those_of_the_whole(prompt: tuple[int, ...], backend: 
     segments, new = Segments.ragged(prompt), Segments.uniform(2, 2)
     outs = []
     for watched in (False, True):
-        cache = KVCache.empty(2, 9, 2, 2, starts).append(*layer.keys_values(starts, segments), segments)
+        cache = KVCache.empty(2, 9, 2, 2, starts).append(*layer.keys_values(starts, segments.positions_N()), segments)
         if not watched:
             outs.append(layer.extend(ends, new, cache, mask=masks.causal())[0])
             continue

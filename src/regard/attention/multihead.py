@@ -84,6 +84,7 @@ class MultiHeadAttention(Site):
         *,
         mask: Mask | None = None,
         bias: Bias | Tensor | None = None,
+        positions_N: Tensor | None = None,
     ) -> Tensor:
         """Attend from x to itself, or to a context.
 
@@ -94,6 +95,7 @@ class MultiHeadAttention(Site):
             context_segments: Which of its rows belong together.
             mask: What a query may attend to in its sequence; None is everything.
             bias: Added to the scores; see :func:`regard.attention.attend`.
+            positions_N: Position of each row, for rotation; None counts from 0 in each sequence.
 
         Returns:
             y_ND, or dense like x.
@@ -110,26 +112,27 @@ class MultiHeadAttention(Site):
             )
         if (context is None) != (context_segments is None):
             raise UsageError("a context needs its segments, and segments their context", where="MultiHeadAttention")
-        k_MGK, v_MGK = self.keys_values(x if context is None else context, segments if context is None else None)
-        k_segments = segments if context_segments is None else context_segments
-        return self._attend(x, segments, k_MGK, v_MGK, k_segments, mask, bias)
+        if context is not None and context_segments is not None:
+            k_MGK, v_MGK = self.keys_values(context)
+            return self._attend(x, segments, k_MGK, v_MGK, context_segments, mask, bias)
+        if positions_N is None and self.rotary_base is not None:
+            positions_N = segments.positions_N()
+        k_MGK, v_MGK = self.keys_values(x, positions_N)
+        return self._attend(x, segments, k_MGK, v_MGK, segments, mask, bias, positions_N)
 
-    def keys_values(
-        self, context_MD: Tensor, segments: Segments | None = None, start_B: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def keys_values(self, context_MD: Tensor, positions_M: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Project what is attended to.
 
         Args:
             context_MD: The attended rows.
-            segments: Where positions come from; None leaves keys unrotated (cross-attention).
-            start_B: Position of each sequence's first row; None is 0.
+            positions_M: Position of each row; None leaves keys unrotated (cross-attention).
 
         Returns:
             k_MGK and v_MGK.
         """
         k_MGK = self.k_proj(context_MD).unflatten(-1, (self.num_kv_heads, self.head_dim))
         v_MGK = self.v_proj(context_MD).unflatten(-1, (self.num_kv_heads, self.head_dim))
-        return (k_MGK if segments is None else self._rotate(k_MGK, segments, start_B)), v_MGK
+        return self._rotate(k_MGK, positions_M), v_MGK
 
     def extend(
         self,
@@ -152,13 +155,15 @@ class MultiHeadAttention(Site):
         Returns:
             y_ND, and the cache with the new tokens; the old one is used up.
         """
-        start_B = cache.lengths_B
-        k_NGK, v_NGK = self.keys_values(x_ND, segments, start_B)
+        positions_N = None
+        if self.rotary_base is not None:
+            positions_N = segments.positions_N() + cache.lengths_B[segments.sequence_N()]
+        k_NGK, v_NGK = self.keys_values(x_ND, positions_N)
         if not cache.max_len:  # a prompt: nothing is before it, so it attends to itself, as in the full forward pass
-            y_ND = self._attend(x_ND, segments, k_NGK, v_NGK, segments, mask, bias)
+            y_ND = self._attend(x_ND, segments, k_NGK, v_NGK, segments, mask, bias, positions_N)
             return y_ND, cache.append(k_NGK, v_NGK, segments)
         cache = cache.append(k_NGK, v_NGK, segments)
-        return self.read(x_ND, segments, cache, mask=mask, bias=bias, start_B=start_B), cache
+        return self.read(x_ND, segments, cache, mask=mask, bias=bias, positions_N=positions_N), cache
 
     def read(
         self,
@@ -168,7 +173,7 @@ class MultiHeadAttention(Site):
         *,
         mask: Mask | None = None,
         bias: Bias | Tensor | None = None,
-        start_B: Tensor | None = None,
+        positions_N: Tensor | None = None,
     ) -> Tensor:
         """Attend to a cache without adding to it: cross-attention to an encoded source, step by step.
 
@@ -178,13 +183,13 @@ class MultiHeadAttention(Site):
             cache: Keys and values.
             mask: What a query may attend to.
             bias: Added to the scores.
-            start_B: Position of each sequence's first query, for rotation; None is 0.
+            positions_N: Position of each query, for rotation; None leaves queries unrotated (cross-attention).
 
         Returns:
             y_ND.
         """
         k_MGK, v_MGK = cache.k_BCGK.flatten(0, 1), cache.v_BCGK.flatten(0, 1)
-        return self._attend(x_ND, segments, k_MGK, v_MGK, cache.segments, mask, bias, start_B)
+        return self._attend(x_ND, segments, k_MGK, v_MGK, cache.segments, mask, bias, positions_N)
 
     def _attend(
         self,
@@ -195,11 +200,11 @@ class MultiHeadAttention(Site):
         k_segments: Segments,
         mask: Mask | None,
         bias: Bias | Tensor | None,
-        start_B: Tensor | None = None,
+        positions_N: Tensor | None = None,
     ) -> Tensor:
         q_NHK = self.q_proj(x_ND).unflatten(-1, (self.num_heads, self.head_dim))
         context_NHK = attend(
-            self._rotate(q_NHK, segments, start_B),
+            self._rotate(q_NHK, positions_N),
             k_MGK,
             v_MGK,
             segments,
@@ -213,13 +218,10 @@ class MultiHeadAttention(Site):
         )
         return self.out_proj(context_NHK.flatten(-2))
 
-    def _rotate(self, x_NHK: Tensor, segments: Segments, start_B: Tensor | None) -> Tensor:
-        if self.rotary_base is None:
-            return x_NHK
-        positions_N = segments.positions_N()
-        if start_B is not None:
-            positions_N = positions_N + start_B[segments.sequence_N()]
-        return rotate(x_NHK, positions_N, self.rotary_base)
+    def _rotate(self, x_NHK: Tensor, positions_N: Tensor | None) -> Tensor:
+        return (
+            x_NHK if self.rotary_base is None or positions_N is None else rotate(x_NHK, positions_N, self.rotary_base)
+        )
 
     def _dense(self, x: Tensor, context: Tensor, mask: Mask | None, bias: Bias | Tensor | None) -> Tensor:
         if x.dim() < 2 or context.shape[:-2] != x.shape[:-2]:

@@ -15,6 +15,7 @@ def classify(
     model: Model,
     *,
     truncate: Annotated[bool, Parameter(negative="", help="Read the beginning of a line that is too long.")] = False,
+    languages: Annotated[str, Parameter(help="Of the texts, de, or of both of each line, en,de; if it is told.")] = "",
     batch: Annotated[int, Parameter(help="Lines read before labels are printed.")] = 256,
     json: Json = False,
     device: Device = "auto",
@@ -31,7 +32,8 @@ def classify(
 
     def answer(texts: list[str], done: int) -> None:
         try:
-            labels = labeller.classify([tuple(text.split("\t", 1)) for text in texts], truncate=truncate, first=done)
+            pairs = [tuple(text.split("\t", 1)) for text in texts]
+            labels = labeller.classify(pairs, truncate=truncate, languages=languages, first=done)
         except ContextError as error:
             mend = "split the line, or read its beginning with --truncate"
             raise ContextError(error.what, where="standard input", mend=mend) from error

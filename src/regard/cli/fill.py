@@ -15,6 +15,7 @@ def fill(
     model: Annotated[str, Parameter(help="A run's folder or its model folder, or a public folder.")],
     *,
     top_k: Annotated[int, Parameter(help="Candidates of each mask that --json prints.")] = 5,
+    language: Annotated[str, Parameter(help="Of the lines, for a model that is told it.")] = "",
     batch: Annotated[int | None, Parameter(help="Lines filled in together. [default: 64; 1 on a terminal]")] = None,
     json: Json = False,
     device: Device = "auto",
@@ -40,7 +41,7 @@ def fill(
 
     def flush() -> None:
         nonlocal done
-        for one in loaded.fill(waiting, top_k, first=done, where="standard input"):
+        for one in loaded.fill(waiting, top_k, language=language, first=done, where="standard input"):
             if json:
                 masks = [[{"text": c.text, "probability": c.probability} for c in mask] for mask in one.masks]
                 write_json({"text": one.text, "masks": masks})

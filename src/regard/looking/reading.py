@@ -12,6 +12,7 @@ from regard.attention import Segments, record
 from regard.errors import ContextError, UsageError
 from regard.looking import seq2seq
 from regard.looking.maps import AttentionMap, Maps
+from regard.models.bert import Bert
 from regard.tasks.embedder import Embedder
 from regard.tasks.filler import Filler
 from regard.tasks.generator import Generator
@@ -39,7 +40,13 @@ class _Read:
     details: dict[str, str]
 
 
-def look(product: Any, text: str, target: str | None = None, layers: str | Sequence[str] | None = None) -> Maps:
+def look(
+    product: Any,
+    text: str,
+    target: str | None = None,
+    layers: str | Sequence[str] | None = None,
+    language: str = "",
+) -> Maps:
     """Show what a model looks at while it reads a text, and writes where it does.
 
     Every layer's self-attention is recorded in one pass over the text; of a language model over the text and what it
@@ -51,6 +58,7 @@ def look(product: Any, text: str, target: str | None = None, layers: str | Seque
         text: Input.
         target: Of a translator or a language model: an output to look at; None lets it write one.
         layers: Names or patterns of layers; None for all.
+        language: Of the text, for an encoder that is told it.
 
     Returns:
         The maps.
@@ -65,7 +73,7 @@ def look(product: Any, text: str, target: str | None = None, layers: str | Seque
         raise UsageError("an empty text", where="look", mend="give some words")
     if target is not None and not isinstance(product, Generator):
         raise UsageError("an output for a model that writes none", where="look", mend="leave it out")
-    read = _written(product, text, target) if isinstance(product, Generator) else _encoded(product, text)
+    read = _written(product, text, target) if isinstance(product, Generator) else _encoded(product, text, language)
     if len(read.tokens) > product.max_tokens:
         what = f"the text has {len(read.tokens)} tokens; the model's context is {product.max_tokens}"
         raise ContextError(what, where="look", mend="split the text")
@@ -92,20 +100,34 @@ def _written(product: Generator, text: str, target: str | None) -> _Read:
     return _Read([*start, *ids], pieces, target, product.model, details)
 
 
-def _encoded(product: Labeller | Tagger | Embedder | Filler, text: str) -> _Read:
+def _encoded(product: Labeller | Tagger | Embedder | Filler, text: str, language: str) -> _Read:
     """A text as an encoder reads it."""
     if isinstance(product, Filler):
         tokens = product.tokenizer.encode(text)
         pieces = tuple(product.tokenizer.piece(token) for token in tokens)
-        output = product.fill([text])[0].text if product.tokenizer.mask in text else ""
-        return _Read(tokens, pieces, output, product.model, {})
+        output = product.fill([text], language=language)[0].text if product.tokenizer.mask in text else ""
+        return _Read(tokens, pieces, output, _told(product.model, language), {})
     if isinstance(product, Embedder):
         inner, output, run = product.tokenizer, "", product.model
         one = inner.encode(text)
     else:
         inner, run = product.tokenizer.inner, product.model.encoder
         if isinstance(product, Labeller):
-            output, one = product.classify([text])[0].label, inner.encode(text)
+            output, one = product.classify([text], languages=language)[0].label, inner.encode(text)
+            run = _told(run, language)
         else:
             output, one = " ".join(product.tag([text])[0]), inner.encode(text.split(), is_pretokenized=True)
     return _Read(one.ids, tuple(one.tokens), output, run, {})
+
+
+def _told(model: Bert, language: str) -> Callable[[torch.Tensor, Segments], Any]:
+    """Run an encoder over a single text, its language told."""
+    numbers = model.config.number_languages(language)
+    if numbers is None:
+        return model
+
+    def run(tokens_N: torch.Tensor, segments: Segments) -> torch.Tensor:
+        two = torch.tensor([numbers], device=tokens_N.device)
+        return model(tokens_N, segments, **model.told(segments, torch.zeros_like(tokens_N), two))
+
+    return run

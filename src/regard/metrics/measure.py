@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 
@@ -11,7 +11,7 @@ class Measure:
     """A metric's value.
 
     Attributes:
-        name: A key of :data:`METRICS`.
+        name: A key of :data:`METRICS`; behind a slash may stand what part of the test data it is of: ``accuracy/de``.
         value: As the metric's entry there says.
         signature: What was computed, precisely enough to be repeated.
     """
@@ -45,6 +45,7 @@ METRICS: dict[str, Metric] = {
     "bits_per_byte": Metric("bits per byte", "lower"),
     "perplexity": Metric("perplexity per token", "lower"),
     "masked_accuracy": Metric("accuracy at masked places", is_fraction=True),
+    "next_sentence_accuracy": Metric("accuracy of whether the second part follows", is_fraction=True),
     "masked_perplexity": Metric("perplexity per masked token", "lower"),
     "word_perplexity": Metric("perplexity per word", "lower"),
     "accuracy": Metric("accuracy", is_fraction=True),
@@ -54,3 +55,16 @@ METRICS: dict[str, Metric] = {
     "spearman": Metric("Spearman correlation"),
     "span_f1": Metric("span F1", is_fraction=True),
 }
+
+
+def metric(name: str) -> Metric:
+    """Say how a measure is read.
+
+    Args:
+        name: Its name.
+
+    Returns:
+        The metric, with the part of the data in its title.
+    """
+    base, _, part = name.partition("/")
+    return replace(METRICS[base], title=f"{METRICS[base].title}, {part}") if part else METRICS[base]

@@ -3,7 +3,8 @@
 Papers: Devlin et al. 2019, "BERT", §3; RoBERTa (Liu et al. 2019): no next sentence, positions begin later; XLM
 (Conneau & Lample 2019): languages instead of segment types, no layer before the output; XLM-R (Conneau et al. 2020) is
 RoBERTa over many languages; ELECTRA (Clark et al. 2020): a narrower token table, and a head that tells replaced
-tokens; MiniLM (Wang et al. 2020) is a small BERT. Ours differs in: no padding (flat rows and segments), and so no
+tokens; MiniLM (Wang et al. 2020) is a small BERT; RoFormer (Su et al. 2021): rotary positions in the place of a table.
+Ours differs in: no padding (flat rows and segments), and so no
 padding token.
 """
 
@@ -35,8 +36,12 @@ class BertConfig:
         max_len: Tokens of a text at most.
         token_dim: Width of the tables, projected to D (ELECTRA); 0 is D.
         first_position: Position of a text's first token in the table (RoBERTa: 2).
+        rotary_base: Rotary positions in attention with this base, and no table (RoFormer); 0 for the table.
         num_types: Segment types.
         num_languages: Languages, of which a text or its parts may be told (XLM); 0 for none.
+        languages: Their names, by number; empty where nobody has named them.
+        reset_positions: Of two texts that are read together, the second's positions begin anew (XLM's translation
+            language modelling).
         activation: Of the MLPs and heads.
         head: What is predicted: ``masked`` tokens, which tokens were ``replaced`` (ELECTRA's discriminator), or
             ``none``.
@@ -57,8 +62,11 @@ class BertConfig:
     max_len: int = 512
     token_dim: int = 0
     first_position: int = 0
+    rotary_base: float = 0.0
     num_types: int = 2
     num_languages: int = 0
+    languages: tuple[str, ...] = ()
+    reset_positions: bool = False
     activation: str = "gelu"
     head: Literal["masked", "replaced", "none"] = "masked"
     transform: bool = True
@@ -69,15 +77,41 @@ class BertConfig:
     attention_dropout: float = 0.1
     norm_eps: float = 1e-12
 
+    def number_languages(self, names: str) -> tuple[int, int] | None:
+        """Find the numbers of two texts' languages.
+
+        Args:
+            names: ``de`` for both, or ``en,de``; empty for none.
+
+        Returns:
+            The two numbers; None for a model that is told none.
+
+        Raises:
+            UsageError: The model has to be told and is not, or does not know a name.
+        """
+        known = ", ".join(self.languages)
+        if not names:
+            if self.languages:
+                mend = f"name it with languages: {known}; of two texts as {self.languages[0]},{self.languages[-1]}"
+                raise UsageError("this model has to be told the language", mend=mend)
+            return None
+        one, _, other = names.partition(",")
+        for name in (one, other or one):
+            if name not in self.languages:
+                mend = f"choose from {known}" if known else "leave it out: the model is told none"
+                raise UsageError(f"unknown language {name[:40]!r}", mend=mend)
+        return self.languages.index(one), self.languages.index(other or one)
+
 
 class Bert(nn.Module):
-    """x = norm(E[token] + P[position] + T[type] + L[language]); x ← block(x).
+    """x = norm(E[token] + P[position] + T[type] + L[language]); x ← block(x); no P where positions are rotary.
 
     Args:
         config: The settings.
 
     Raises:
-        ConfigError: A head is unknown, or the next sentence is to be told without a pooler.
+        ConfigError: A head is unknown, the next sentence is to be told without a pooler, or names and number of the
+            languages differ.
         UsageError: The heads do not divide the width.
 
     Source: Devlin et al. 2019, §3 and appendix A.
@@ -90,9 +124,11 @@ class Bert(nn.Module):
             raise ConfigError(f"unknown head {c.head!r}", mend="choose from masked, replaced, none")
         if c.next_sentence and not c.pooler:
             raise ConfigError("next_sentence is told from the pooler", mend="set pooler: true")
+        if c.languages and len(c.languages) != c.num_languages:
+            raise ConfigError(f"{len(c.languages)} names of {c.num_languages} languages", mend="name each of them once")
         token_dim = c.token_dim or c.embed_dim
         self.token_embed = nn.Embedding(c.vocab_size, token_dim)
-        self.position_embed = LearnedPositions(c.max_len + c.first_position, token_dim)
+        self.position_embed = None if c.rotary_base else LearnedPositions(c.max_len + c.first_position, token_dim)
         self.type_embed = nn.Embedding(c.num_types, token_dim) if c.num_types else None
         self.language_embed = nn.Embedding(c.num_languages, token_dim) if c.num_languages else None
         self.embed_norm = nn.LayerNorm(token_dim, c.norm_eps)
@@ -107,6 +143,7 @@ class Bert(nn.Module):
                 activation=c.activation,
                 dropout_p=c.dropout,
                 attention_dropout_p=c.attention_dropout,
+                rotary_base=c.rotary_base or None,
                 norm_eps=c.norm_eps,
             )
             for _ in range(c.num_layers)
@@ -169,7 +206,9 @@ class Bert(nn.Module):
         ):  # the bound is rounded up
             raise ContextError(f"a text of {max(segments.lengths)} tokens; the model reads {limit}")
         positions_N = segments.positions_N() if positions_N is None else positions_N
-        x_NE = self.token_embed(tokens_N) + self.position_embed(positions_N + first, segments.max_len + first)
+        x_NE = self.token_embed(tokens_N)
+        if self.position_embed is not None:
+            x_NE = x_NE + self.position_embed(positions_N + first, segments.max_len + first)
         if self.type_embed is not None:
             x_NE = x_NE + (self.type_embed.weight[0] if types_N is None else self.type_embed(types_N))
         if languages_N is not None:
@@ -178,8 +217,31 @@ class Bert(nn.Module):
             x_NE = x_NE + self.language_embed(languages_N)
         x_ND = self.embed_proj(self.dropout(self.embed_norm(x_NE)))
         for block in self.blocks:
-            x_ND = block(x_ND, segments)
+            x_ND = block(x_ND, segments, positions_N=positions_N)
         return x_ND
+
+    def told(self, segments: Segments, types_N: Tensor, languages_B2: Tensor | None = None) -> dict[str, Tensor]:
+        """Turn which of two texts each token is of into what :meth:`forward` is told of it.
+
+        Args:
+            segments: Which tokens belong together.
+            types_N: int64, 0 in the first text of a row, with the token before and the one behind it; 1 in the second.
+            languages_B2: int64, the two languages of each row; None where none is told.
+
+        Returns:
+            Types where there is more than one, languages, and positions where they begin anew: the second text's tokens
+            count from 1 then, as those of the first do behind the start token.
+
+        Source: Conneau & Lample 2019, §3.3.
+        """
+        given = {"types_N": types_N} if self.config.num_types > 1 else {}
+        if languages_B2 is not None:
+            given["languages_N"] = languages_B2[segments.sequence_N(), types_N]
+        if self.config.reset_positions:
+            places_N, sequence_N = segments.positions_N(), segments.sequence_N()
+            first_B = torch.zeros_like(segments.lengths_B).index_add(0, sequence_N, 1 - types_N)
+            given["positions_N"] = torch.where(types_N > 0, places_N - first_B[sequence_N] + 1, places_N)
+        return given
 
     def head(self, hidden_ND: Tensor) -> Tensor:
         """Predict what the head is for, at each token.

@@ -168,6 +168,12 @@ def _read_xlm(values: Mapping[str, Any], where: str) -> BertConfig:
     expect(values, where, is_encoder=True, causal=False, asm=False)
     width = count(values, "emb_dim", where)
     num_languages = count(values, "n_langs", where, 1)
+    num_languages = num_languages if num_languages > 1 and flag(values, "use_lang_emb", where, True) else 0
+    numbers = values.get("lang2id")
+    names = (
+        {number: name for name, number in numbers.items() if type(number) is int} if isinstance(numbers, dict) else {}
+    )
+    languages = tuple(names[number] for number in range(num_languages) if number in names)
     return BertConfig(
         vocab_size=count(values, "vocab_size" if "vocab_size" in values else "n_words", where),
         embed_dim=width,
@@ -176,7 +182,8 @@ def _read_xlm(values: Mapping[str, Any], where: str) -> BertConfig:
         mlp_dim=4 * width,
         max_len=count(values, "max_position_embeddings", where),
         num_types=0,
-        num_languages=num_languages if num_languages > 1 and flag(values, "use_lang_emb", where, True) else 0,
+        num_languages=num_languages,
+        languages=languages if len(languages) == num_languages else (),
         activation="gelu" if flag(values, "gelu_activation", where, True) else "relu",
         transform=False,
         tie=flag(values, "tie_word_embeddings", where, True),
@@ -188,7 +195,10 @@ def _read_xlm(values: Mapping[str, Any], where: str) -> BertConfig:
 
 
 def _write_xlm(config: BertConfig) -> dict[str, Any]:
+    numbers = {name: number for number, name in enumerate(config.languages)}
+    named = {"lang2id": numbers, "id2lang": {str(number): name for name, number in numbers.items()}} if numbers else {}
     return {
+        **named,
         "vocab_size": config.vocab_size,
         "emb_dim": config.embed_dim,
         "n_layers": config.num_layers,
@@ -232,12 +242,19 @@ def _is_xlm(config: BertConfig) -> bool:
     return not other and plain and not (config.head == "masked" and config.transform)
 
 
+def _lacks(config: BertConfig) -> str:
+    if config.reset_positions and not config.num_languages:
+        return "counts positions through two texts"
+    return "has no rotary positions" if config.rotary_base else ""
+
+
 def _layout(
     heads: Mapping[str, dict[str, Any]], is_kind: Callable[[BertConfig], bool], first: int = 0, **rest: Any
 ) -> Layout:
     return Layout(
         architecture=partial(_architecture, heads),
         fits=lambda config: is_kind(config) and bool(_architecture(heads, config)),
+        lacks=_lacks,
         embed="embeddings.word_embeddings.weight",
         buffers=("embeddings.position_ids", "embeddings.token_type_ids"),
         read=partial(_read, heads=heads, first=first),
@@ -288,6 +305,7 @@ _PUBLIC = (
         read=_read_xlm,
         write=_write_xlm,
         fits=lambda config: _is_xlm(config) and bool(_architecture(_XLM_HEADS, config)),
+        lacks=_lacks,
     ),
 )
 
@@ -307,6 +325,7 @@ register(
             BertConfig(23, 16, 1, 4, 20, 64, token_dim=8, head="replaced", tie=False),
             BertConfig(23, 16, 1, 2, 20, 64, first_position=2, num_types=1, tie=False),
             BertConfig(23, 16, 1, 2, 20, 64, num_types=0, num_languages=3, transform=False, attention_dropout=0.0),
+            BertConfig(23, 16, 2, 2, 20, 64, rotary_base=1000.0),
         ),
         sizes=(
             Size("bert-base", _BASE, "110 M", _NOTE + "Without the heads 109.5 M, which the paper rounds."),

@@ -31,18 +31,27 @@ class Labelled(nn.Module):
         nn.init.normal_(self.output.weight, std=0.02)
         nn.init.zeros_(self.output.bias)
 
-    def forward(self, tokens_N: Tensor, segments: Segments, types_N: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        tokens_N: Tensor,
+        segments: Segments,
+        types_N: Tensor | None = None,
+        languages_B2: Tensor | None = None,
+    ) -> Tensor:
         """Label texts.
 
         Args:
             tokens_N: int64, tokens of the batch.
             segments: Which belong together.
             types_N: int64, which of two texts a token is of; None is the first everywhere.
+            languages_B2: int64, the languages of the two texts of each row; None where none is told.
 
         Returns:
             outputs_BO, at least float32.
         """
-        pooled_BD = pool(self.encoder(tokens_N, segments, types_N), segments, self.pooling)
+        types_N = torch.zeros_like(tokens_N) if types_N is None else types_N
+        told = self.encoder.told(segments, types_N, languages_B2)
+        pooled_BD = pool(self.encoder(tokens_N, segments, **told), segments, self.pooling)
         outputs_BO = self.output(self.dropout(pooled_BD))
         return outputs_BO.to(torch.promote_types(outputs_BO.dtype, torch.float32))
 

@@ -134,7 +134,8 @@ def _catalogued(config: PairData) -> Corpus:
         raise ConfigError("data of the catalogue come with their own parts", where=config.train, mend=mend)
     name = config.train.removeprefix(CATALOGUE)
     folder = catalogue.get(name)
-    train, dev, test = (read_pairs(str(folder / f"{part}.tsv")) for part in ("train", "dev", "test"))
+    suffix = catalogue.ENTRIES[name].suffix
+    train, dev, test = (read_pairs(str(folder / f"{part}{suffix}")) for part in ("train", "dev", "test"))
     return Corpus(train, dev, test, [_notice(name)], ((config.train, len(train)),))
 
 
@@ -158,7 +159,8 @@ def _training_part(name: str, config: PairData) -> tuple[list[Pair], list[str]]:
     """Read more training pairs, and say where they come from."""
     if name.startswith(CATALOGUE):
         name = name.removeprefix(CATALOGUE)
-        return read_pairs(str(catalogue.get(name) / "train.tsv")), [_notice(name)]
+        folder = catalogue.get(name)
+        return read_pairs(str(folder / f"train{catalogue.ENTRIES[name].suffix}")), [_notice(name)]
     return read_pairs(name, source=config.source, target=config.target), []
 
 

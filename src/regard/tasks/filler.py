@@ -194,7 +194,14 @@ class Filler:
         return {"tokenizer.json": self.tokenizer}
 
     def fill(
-        self, texts: Sequence[str], top_k: int = 5, *, batch_tokens: int = 4096, first: int = 0, where: str = "fill"
+        self,
+        texts: Sequence[str],
+        top_k: int = 5,
+        *,
+        language: str = "",
+        batch_tokens: int = 4096,
+        first: int = 0,
+        where: str = "fill",
     ) -> list[Filled]:
         """Fill in masks; what a text gets does not depend on the texts beside it.
 
@@ -203,6 +210,7 @@ class Filler:
         Args:
             texts: Texts, each with at least one mask, written as :attr:`mask`.
             top_k: Candidates of each mask; at most the whole vocabulary.
+            language: Of the texts; of models that are told.
             batch_tokens: Tokens of a batch at most.
             first: Number of the first text in the user's input, for messages.
             where: What the user gave, for messages.
@@ -213,8 +221,9 @@ class Filler:
         Raises:
             DataError: A text has no mask.
             ContextError: A text has more tokens than the model reads.
-            UsageError: ``top_k`` is below 1.
+            UsageError: ``top_k`` is below 1, the language is none of the model's, or it has to be told.
         """
+        two = self.model.config.number_languages(language)
         if top_k < 1:
             raise UsageError(f"top_k is {top_k}", mend="give at least 1")
         rows = [np.array(self.tokenizer.encode(text), np.int64) for text in texts]
@@ -227,7 +236,8 @@ class Filler:
                 what = f"text {number} has {len(row)} tokens; the model reads {self.max_tokens}"
                 raise ContextError(what, where=where, mend="shorten it")
         found: list[Filled | None] = [None] * len(rows)
-        for n, logp_MV in self.predict(rows, places, batch_tokens):
+        told = None if two is None else [(np.zeros_like(row), two) for row in rows]
+        for n, logp_MV in self.predict(rows, places, batch_tokens, told):
             best = logp_MV.topk(min(top_k, logp_MV.shape[-1]))
             rows[n][places[n]] = best.indices[:, 0].numpy()
             choices = [
@@ -238,7 +248,11 @@ class Filler:
         return [one for one in found if one is not None]
 
     def predict(
-        self, rows: Sequence[np.ndarray], places: Sequence[np.ndarray], batch_tokens: int = 4096
+        self,
+        rows: Sequence[np.ndarray],
+        places: Sequence[np.ndarray],
+        batch_tokens: int = 4096,
+        told: Sequence[tuple[np.ndarray, tuple[int, int]]] | None = None,
     ) -> Iterator[tuple[int, torch.Tensor]]:
         """Compute ln p of every token at some places of texts, those of like lengths together.
 
@@ -246,6 +260,7 @@ class Filler:
             rows: int64, tokens of each text, those around it included.
             places: int64, places of each.
             batch_tokens: Tokens of a batch at most.
+            told: Of which of two texts each token of a row is, and the languages of the two; None tells neither.
 
         Yields:
             Number of a text, and its logp_MV in float64 on the CPU.
@@ -256,7 +271,13 @@ class Filler:
             flat_M = np.concatenate([start + one for start, one in zip(before, at, strict=True)])
             with evaluating(self.model), torch.inference_mode():
                 tokens_N = torch.from_numpy(np.concatenate(some)).to(self.device)
-                hidden_ND = self.model(tokens_N, Segments.ragged([len(row) for row in some], self.device))
+                segments = Segments.ragged([len(row) for row in some], self.device)
+                given: dict[str, torch.Tensor] = {}
+                if told is not None:
+                    types_N = torch.from_numpy(np.concatenate([told[n][0] for n in batch])).to(self.device)
+                    languages_B2 = torch.tensor([told[n][1] for n in batch], device=self.device)
+                    given = self.model.told(segments, types_N, languages_B2)
+                hidden_ND = self.model(tokens_N, segments, **given)
                 hidden_MD = hidden_ND[torch.from_numpy(flat_M).to(self.device)]
                 parts = [self.model.head(part).double().log_softmax(-1).cpu() for part in hidden_MD.split(ROWS_AT_ONCE)]
             logp_MV = torch.cat(parts)

@@ -42,6 +42,7 @@ class LabelledConfig:
             package; empty starts from nothing.
         tokenizer: How texts become tokens, where the model starts from nothing.
         model: ``family`` and its settings, likewise.
+        languages: Of the texts, ``en``, or of both texts of each pair, ``en,de``; for an encoder that is told them.
         pooling: How a text's vectors become one.
         dropout: Of the encoder; below 0 as its maker set it.
         batch_tokens: Tokens of a micro-batch at most.
@@ -52,6 +53,7 @@ class LabelledConfig:
     init: str = ""
     tokenizer: LabelTokenizerConfig = field(default_factory=LabelTokenizerConfig)
     model: dict[str, Any] = field(default_factory=lambda: {"family": "bert"})
+    languages: str = ""
     pooling: Pooling = "mean"
     dropout: float = -1.0
     batch_tokens: int = 1024
@@ -78,12 +80,14 @@ class LabelBatch(Batch):
         types_N: int64, of which of two texts each is.
         targets_B: A class or a number for each text.
         segments: Which belong together.
+        languages_B2: int64, the languages of the two texts; None where none is told.
     """
 
     tokens_N: Tensor
     types_N: Tensor
     targets_B: Tensor
     segments: Segments
+    languages_B2: Tensor | None = None
 
 
 class LabelledTask:
@@ -113,6 +117,7 @@ class LabelledTask:
     ) -> None:
         self.config, self.corpus, self.tokenizer, self.goal = config, corpus, tokenizer, goal
         self._encoder, self.monitor, self.data_notes = encoder, goal.monitor, corpus.notes
+        self.languages: tuple[int, int] | None = None
         self.criterion: Callable[..., Loss] = goal.loss
         self.notes: list[str] = []
         self.train = self._rows(corpus.train, "training")
@@ -161,7 +166,9 @@ class LabelledTask:
 
     def build(self) -> Labelled:
         """Build the model."""
-        return Labelled(self._encoder(), self.goal.num_outputs, self.config.pooling)
+        encoder = self._encoder()
+        self.languages = encoder.config.number_languages(self.config.languages)
+        return Labelled(encoder, self.goal.num_outputs, self.config.pooling)
 
     def tokenizers(self) -> dict[str, Any]:
         """Give the tokenizer by the name of its file."""
@@ -172,7 +179,9 @@ class LabelledTask:
         chosen = self.order.at(index)
         some = [self.train[n] for n in chosen]
         tokens_N, types_N = (torch.from_numpy(np.concatenate(side)) for side in zip(*some, strict=True))
-        return LabelBatch(tokens_N, types_N, self.targets[chosen], Segments.ragged([len(ids) for ids, _ in some]))
+        segments = Segments.ragged([len(ids) for ids, _ in some])
+        two = None if self.languages is None else torch.tensor([self.languages] * len(some))
+        return LabelBatch(tokens_N, types_N, self.targets[chosen], segments, two)
 
     def name_batch(self, index: int) -> str:
         """Say which lines of the training data a micro-batch holds."""
@@ -188,7 +197,7 @@ class LabelledTask:
 
     def loss(self, model: Labelled, batch: LabelBatch) -> Loss:
         """Compute the loss, summed over texts."""
-        outputs_BO = model(batch.tokens_N, batch.segments, batch.types_N)
+        outputs_BO = model(batch.tokens_N, batch.segments, batch.types_N, batch.languages_B2)
         return self.criterion(outputs_BO, batch.targets_B, self.config.label_smoothing)
 
     def product(self, model: Labelled, device: torch.device) -> Labeller:
@@ -197,7 +206,7 @@ class LabelledTask:
 
     def validate(self, model: Labelled, device: torch.device) -> dict[str, float]:
         """Compute the development part's loss and metrics."""
-        outputs = self.product(model, device).outputs(self.dev)
+        outputs = self.product(model, device).outputs(self.dev, languages=self.languages)
         loss = float(self.goal.loss(outputs, self.dev_targets, 0.0).report) / len(self.dev)
         if not np.isfinite(loss):
             return {"loss": loss}
@@ -207,7 +216,7 @@ class LabelledTask:
     def test(self, product: Labeller) -> Evaluated:
         """Label the test part."""
         wanted, _ = self._labels(self.corpus.test)
-        predicted = self.goal.labels(product.outputs(self.test_rows))
+        predicted = self.goal.labels(product.outputs(self.test_rows, languages=self.languages))
         sources = [pair.source.replace(BETWEEN, " | ") for pair in self.corpus.test]
         return Evaluated(self.goal.measure(predicted, wanted), sources, [[one] for one in wanted], predicted)
 

@@ -293,6 +293,7 @@ class Labeller:
         texts: Sequence[str | tuple[str, ...]],
         *,
         truncate: bool = False,
+        languages: str = "",
         batch_tokens: int = 8192,
         first: int = 0,
     ) -> list[Label]:
@@ -301,6 +302,7 @@ class Labeller:
         Args:
             texts: Texts, or pairs.
             truncate: Read the beginning of a text that is too long.
+            languages: Of the texts, ``de``, or of both texts of each pair, ``en,de``; of models that are told.
             batch_tokens: Tokens of a batch at most.
             first: Number of the first text in the user's input, for messages.
 
@@ -309,13 +311,15 @@ class Labeller:
 
         Raises:
             ContextError: A text has more tokens than the model reads, and ``truncate`` is not set.
+            UsageError: The languages are not the model's, or the model has to be told them.
         """
+        two = self.model.config.number_languages(languages)
         rows = self.tokenizer.encode_all([(text,) if isinstance(text, str) else tuple(text) for text in texts])
         for number, (ids, _) in enumerate(rows, first + 1):
             if len(ids) > self.max_tokens and not truncate:
                 what = f"text {number} has {len(ids)} tokens; the model reads {self.max_tokens}"
                 raise ContextError(what, where="classify", mend="split it, or read its beginning with truncate")
-        outputs = self.outputs([cut(row, self.max_tokens) for row in rows], batch_tokens)
+        outputs = self.outputs([cut(row, self.max_tokens) for row in rows], batch_tokens, two)
         names = self.goal.names if isinstance(self.goal, Classes) else ()
         probabilities = outputs.softmax(-1).tolist() if names else [[]] * len(rows)
         return [
@@ -323,12 +327,18 @@ class Labeller:
             for label, of in zip(self.goal.labels(outputs), probabilities, strict=True)
         ]
 
-    def outputs(self, rows: Sequence[tuple[np.ndarray, np.ndarray]], batch_tokens: int = 8192) -> Tensor:
+    def outputs(
+        self,
+        rows: Sequence[tuple[np.ndarray, np.ndarray]],
+        batch_tokens: int = 8192,
+        languages: tuple[int, int] | None = None,
+    ) -> Tensor:
         """Compute the model's numbers for texts as tokens.
 
         Args:
             rows: Tokens of each text, and of which of two texts each is.
             batch_tokens: Tokens of a batch at most.
+            languages: Numbers of the two texts' languages; None tells none.
 
         Returns:
             outputs_BO, on the CPU.
@@ -342,7 +352,9 @@ class Labeller:
                     torch.from_numpy(np.concatenate(side)).to(self.device) for side in zip(*some, strict=True)
                 )
                 segments = Segments.ragged([len(ids) for ids, _ in some], self.device)
-                found[torch.from_numpy(np.asarray(batch))] = self.model(tokens_N, segments, types_N).cpu().float()
+                two = None if languages is None else torch.tensor([languages] * len(some), device=self.device)
+                outputs_BO = self.model(tokens_N, segments, types_N, two)
+                found[torch.from_numpy(np.asarray(batch))] = outputs_BO.cpu().float()
         return found
 
 

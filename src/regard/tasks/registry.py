@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from regard.tasks.crosslingual import CrosslingualConfig, CrosslingualTask
 from regard.tasks.instruct import InstructConfig, InstructTask
 from regard.tasks.labelled import LabelledConfig, LabelledTask
 from regard.tasks.labeller import Classes, Numbers
@@ -33,6 +34,7 @@ TASKS: dict[str, Kind] = {
     "translate": Kind(TranslateConfig, TranslateTask.prepare),
     "lm": Kind(LanguageConfig, LanguageTask.prepare),
     "mlm": Kind(MaskedConfig, MaskedTask.prepare),
+    "xlm": Kind(CrosslingualConfig, CrosslingualTask.prepare),
     "instruct": Kind(InstructConfig, InstructTask.prepare),
     "classify": Kind(LabelledConfig, partial(LabelledTask.prepare, Classes)),
     "tag": Kind(TaggedConfig, TaggedTask.prepare),

@@ -40,7 +40,9 @@ class Batch:
         moved = {}
         for one in fields(self):
             value = getattr(self, one.name)
-            moved[one.name] = value.to(device, non_blocking=True) if isinstance(value, Tensor) else value.to(device)
+            if value is not None:  # what this batch has not
+                value = value.to(device, non_blocking=True) if isinstance(value, Tensor) else value.to(device)
+            moved[one.name] = value
         return replace(self, **moved)
 
 

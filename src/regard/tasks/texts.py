@@ -227,7 +227,7 @@ def prepare(
     Raises:
         DataError: A part has no text.
     """
-    parts, notes = _parts(data, seed)
+    parts, notes = read_parts(data, seed)
     kept = folder / "tokenizer.json"
     tokenizer = Tokenizer.read(kept) if not is_new and kept.exists() else None
     if tokenizer is None:
@@ -243,7 +243,7 @@ def prepare(
     return shards, tokenizer, notes
 
 
-def _parts(data: TextData, seed: int) -> tuple[dict[str, Callable[[], Iterator[str]]], list[str]]:
+def read_parts(data: TextData, seed: int) -> tuple[dict[str, Callable[[], Iterator[str]]], list[str]]:
     """Say how to read each part, as often as needed, and where the texts come from."""
     if data.train.startswith(CATALOGUE):
         if data.dev or data.test:

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regard.errors import ContextError
+from regard.errors import ContextError, UsageError
 from regard.looking import ByLength, Curve, Maps, Report, Sample, Score, report_page
 from regard.looking.reading import look
 from regard.looking.seq2seq import can_look
-from regard.metrics.measure import METRICS, Measure
+from regard.metrics.measure import Measure
+from regard.metrics.measure import metric as read_as
 from regard.metrics.strings import measure
 from regard.tasks.generator import Generator
 from regard.tasks.task import Evaluated, Product, Task
@@ -107,13 +108,13 @@ def _maps(product: Product, sources: Sequence[str]) -> list[Maps]:
     if isinstance(product, Generator) or not can_look(product):
         return found
     for source in sources:
-        with suppress(ContextError):
+        with suppress(ContextError, UsageError):  # of which language an input is, only the task knows
             found.append(look(product, source))
     return found
 
 
 def _score(one: Measure, system: str) -> Score:
-    metric = METRICS[one.name]
+    metric = read_as(one.name)
     value, unit = (100 * one.value, "%") if metric.is_fraction else (one.value, "")
     return Score(metric.title, value, unit, one.signature, system, metric.better)
 
@@ -136,9 +137,9 @@ def _curves(log: Path, standing: Standing, task: Task) -> list[Curve]:
     curves.append(Curve("development", at, [v["loss"] for v in standing.validations], f"loss per {task.unit}"))
     monitor = task.monitor
     if monitor != "loss":
-        scale, unit = (100, " in %") if METRICS[monitor].is_fraction else (1, "")
+        scale, unit = (100, " in %") if read_as(monitor).is_fraction else (1, "")
         values = [scale * v[monitor] for v in standing.validations]
-        curves.append(Curve("development", at, values, f"{METRICS[monitor].title}{unit}"))
+        curves.append(Curve("development", at, values, f"{read_as(monitor).title}{unit}"))
     return curves
 
 
@@ -147,10 +148,10 @@ def _by_length(task: Task, evaluated: Evaluated, metric: str) -> list[ByLength]:
     if not edges or metric == "loss":
         return []
     scores = by_length(evaluated, edges)
-    scale, unit = (100, " in %") if METRICS[metric].is_fraction else (1, "")
+    scale, unit = (100, " in %") if read_as(metric).is_fraction else (1, "")
     values = [None if one is None else scale * one[metric].value for _, _, one in scores]
     bins, counts = [name for name, _, _ in scores], [count for _, count, _ in scores]
-    return [ByLength(f"{METRICS[metric].title}{unit}", bins, counts, {"this model": values})]
+    return [ByLength(f"{read_as(metric).title}{unit}", bins, counts, {"this model": values})]
 
 
 def by_length(evaluated: Evaluated, edges: tuple[int, ...]) -> list[tuple[str, int, dict[str, Measure] | None]]:
@@ -184,7 +185,7 @@ def _samples(evaluated: Evaluated, metric: str) -> list[Sample]:
         evaluated.outputs[:NUM_SAMPLES],
         strict=True,
     ):
-        mark = ("right" if output in references else "wrong") if METRICS[metric].is_fraction else ""
+        mark = ("right" if output in references else "wrong") if read_as(metric).is_fraction else ""
         samples.append(Sample(source, " / ".join(references), output, mark))
     return samples
 
@@ -200,7 +201,7 @@ def card(recipe: Recipe, scores: dict[str, Any], facts: Facts) -> str:
         "| --- | --- | --- |",
     ]
     lines += [
-        f"| {METRICS[name].title} | {scores[name]:.4f} | `{signature}` |"
+        f"| {read_as(name).title} | {scores[name]:.4f} | `{signature}` |"
         for name, signature in scores["signatures"].items()
     ]
     lines += ["", "Data:", "", f"- {facts.counts}", *(f"- {note}" for note in facts.data_notes)]
