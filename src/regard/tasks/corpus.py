@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Literal
 
@@ -46,6 +46,28 @@ class PairData:
 
 
 @dataclass(frozen=True)
+class LabelData(PairData):
+    """Where labelled texts come from.
+
+    Attributes:
+        also_test: Further test files by names of your choice, ``{de: test.de.tsv}``, with the same columns: each is
+            scored beside the test part. None of their texts is trained on or chosen by.
+    """
+
+    also_test: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse further tests without a name or a file.
+
+        Raises:
+            ConfigError: A name or a file is empty, or no text.
+        """
+        for name, path in self.also_test.items():
+            if not (isinstance(name, str) and isinstance(path, str) and name.strip() and path):
+                raise ConfigError(f"also_test has {name!r}: {path!r}", where="data", mend="write NAME: FILE")
+
+
+@dataclass(frozen=True)
 class Corpus:
     """The three parts of the data.
 
@@ -55,6 +77,7 @@ class Corpus:
         test: Test pairs.
         notes: Where they come from and how they were split, for the report.
         origins: Where the training pairs come from, in their order: names, and how many each gave.
+        others: Further test pairs by name.
     """
 
     train: list[Pair]
@@ -62,6 +85,7 @@ class Corpus:
     test: list[Pair]
     notes: list[str]
     origins: tuple[tuple[str, int], ...]
+    others: Mapping[str, list[Pair]] = field(default_factory=dict)
 
     def name_lines(self, indices: Iterable[int]) -> str:
         """Say which lines of which files training pairs are.
@@ -86,7 +110,7 @@ class Corpus:
     def digest(self) -> str:
         """Hash all pairs, so that a run can tell whether its data changed."""
         state = hashlib.sha256()
-        for part in (self.train, self.dev, self.test):
+        for part in (self.train, self.dev, self.test, *self.others.values()):
             for pair in part:
                 state.update(f"{pair.source}\t{pair.target}\n".encode())
             state.update(b"\0")
@@ -125,6 +149,23 @@ def read_corpus(config: PairData, seed: int) -> Corpus:
             "development or test pair."
         )
     return Corpus(train, corpus.dev, corpus.test, notes, tuple(origins))
+
+
+def read_labelled(config: LabelData, seed: int) -> Corpus:
+    """Read labelled texts and the further test files.
+
+    Args:
+        config: Where they are.
+        seed: Of the split.
+
+    Returns:
+        All parts.
+    """
+    corpus = read_corpus(config, seed)
+    others = {
+        name: read_pairs(path, source=config.source, target=config.target) for name, path in config.also_test.items()
+    }
+    return replace(corpus, others=others)
 
 
 def _catalogued(config: PairData) -> Corpus:
