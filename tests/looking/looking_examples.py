@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from regard.looking import AttentionMap, ByLength, Curve, Maps, Report, Sample, Score
+from regard.looking import AttentionMap, ByLength, Curve, Maps, Report, Sample, Score, Table
 
 
 def some_weights(num_heads: int, num_queries: int, num_keys: int) -> np.ndarray:
@@ -36,6 +36,7 @@ def some_report(word: str = "x") -> Report:
         curves=[Curve(word, [1, 2, 3], [3.0, 2.0, 1.5], word), Curve(f"{word}2", [1, 3], [3.0, 2.5], word)],
         scores=scores,
         baselines=[Score(word, 4.0, word, word, f"other {word}", "lower")],
+        tables=[Table(word, word, [word, f"{word} 2"], [[word, "1.5"], [word, ""]])],
         by_length=[ByLength(word, [word, f"{word} long"], [3, 4], {word: [1.0, 2.0], f"other {word}": [1.5, None]})],
         samples=[Sample(word, word, word, "right"), Sample(word, word, word, "wrong"), Sample(word, word, word)],
         maps=[some_maps(word)],

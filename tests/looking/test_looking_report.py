@@ -71,6 +71,7 @@ def test_empty_parts_are_left_out():
         curves=[],
         scores=[],
         baselines=[],
+        tables=[],
         by_length=[],
         samples=[],
         maps=[],
@@ -81,6 +82,7 @@ def test_empty_parts_are_left_out():
     assert re.findall("<h2>(.*?)</h2>", report_page(bare)) == ["Repeat it"]
     assert re.findall("<h2>(.*?)</h2>", report_page(some_report())) == [
         "Result",
+        "x",
         "By source length",
         "Learning curves",
         "Samples",

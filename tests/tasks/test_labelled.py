@@ -15,7 +15,7 @@ from regard.attention import Segments
 from regard.errors import ConfigError, ContextError, DataError
 from regard.models.public import read_folder
 from regard.tasks.baselines import BagOfWords
-from regard.tasks.corpus import PairData
+from regard.tasks.corpus import LabelData, read_labelled
 from regard.tasks.encoders import LabelTokenizerConfig
 from regard.tasks.labelled import LabelledConfig, LabelledTask
 from regard.tasks.labeller import Classes, Labeller, Numbers
@@ -41,7 +41,7 @@ def make_task(folder: Path, goals: type = Classes, table: list[tuple[str, str]] 
     path = folder / "texts.tsv"
     path.write_text("".join(f"{text}\t{label}\n" for text, label in (rows() if table is None else table)))
     values = {"tokenizer": LabelTokenizerConfig("whitespace", 300), "model": TINY, "batch_tokens": 120}
-    data = PairData(str(path), max_tokens=changes.pop("max_tokens", 16), source=changes.pop("source", None))
+    data = LabelData(str(path), max_tokens=changes.pop("max_tokens", 16), source=changes.pop("source", None))
     config = LabelledConfig(data=data, **{**values, **changes})
     return LabelledTask.prepare(goals, config, 5, folder, True)
 
@@ -98,7 +98,7 @@ def test_two_texts_are_told_apart_by_their_types(tmp_path: Path) -> None:
     table = [(f"the {n} film|it was {n}", "yes" if n % 2 else "no") for n in range(200)]
     path = tmp_path / "t.jsonl"
     path.write_text("".join(json.dumps({"source": s.replace("|", "\t"), "target": t}) + "\n" for s, t in table))
-    config = LabelledConfig(PairData(str(path), max_tokens=16), model=TINY)
+    config = LabelledConfig(LabelData(str(path), max_tokens=16), model=TINY)
     task = LabelledTask.prepare(Classes, config, 5, tmp_path, True)
     ids, types = task.train[0]
     middle = int(np.flatnonzero(types)[0])
@@ -189,3 +189,52 @@ def test_a_run_learns_what_words_alone_do_not_tell_and_can_be_used(goals: str, t
     assert loaded.classify(["a film " * 100], truncate=True)
     again = partial(run.run, recipe.resolve(values), tmp_path / "run", device="cpu", quiet=True)
     assert again().scores[metric] == result.scores[metric]
+
+
+def test_further_test_files_are_scored_beside_the_test_part(tmp_path: Path) -> None:
+    table, names = rows(200), {"good": "gut", "bad": "schlecht"}
+    (tmp_path / "texts.csv").write_text("text,mood\n" + "".join(f"{text},{names[label]}\n" for text, label in table))
+    german = [("ein warmer Film", "gut"), ("ein kalter Film", "schlecht"), ("kein Film", "gut")]
+    files = {"de": tmp_path / "de.tsv", "</td><b>": tmp_path / "odd.jsonl"}
+    files["de"].write_text("mood\tid\ttext\n" + "".join(f"{label}\t7\t{text}\n" for text, label in german))
+    files["</td><b>"].write_text(json.dumps({"text": "eh", "mood": "gut"}) + "\n")
+    values = recipe.with_data(recipe.read("classify"), str(tmp_path / "texts.csv"), source="text", target="mood")
+    values["data"]["also_test"] = {name: str(path) for name, path in files.items()}
+    values |= {"init": "", "model": TINY, "tokenizer": {"kind": "whitespace", "vocab_size": 300}}
+    values["training"] = {"max_steps": 4, "validate_every_steps": 2, "threads": 1}
+    result = run.run(recipe.resolve(values), tmp_path / "run", device="cpu", quiet=True)
+    scores = json.loads((tmp_path / "run" / "scores.json").read_text())
+    assert list(scores["also_test"]) == list(files)
+    of = scores["also_test"]["de"]
+    found = [one.label for one in result.model.classify([text for text, _ in german])]
+    assert of["accuracy"] == pytest.approx(sum(a == b for a, (_, b) in zip(found, german, strict=True)) / 3)
+    assert of["inputs"] == 3
+    assert of["signatures"]["accuracy"] == "accuracy|n:3|classes:2|version:regard-1|max_tokens:128|avg:1|seed:1"
+    commonest = max(names, key=[label for _, label in table].count)
+    assert of["baselines"]["the commonest class"]["accuracy"] in (1 / 3, 2 / 3)
+    assert (of["baselines"]["the commonest class"]["accuracy"] == 2 / 3) == (commonest == "good")
+    assert set(of["baselines"]) == set(scores["baselines"])
+    lines = [json.loads(line) for line in (tmp_path / "run" / "outputs.jsonl").read_text().splitlines()]
+    assert [(one["source"], one["output"]) for one in lines if one.get("test") == "de"] == [
+        (text, label) for (text, _), label in zip(german, found, strict=True)
+    ]
+    assert sum("test" not in one for one in lines) == 10
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "<h2>Further test sets</h2>" in page
+    assert f"<td>de</td><td>3</td><td>{100 * of['accuracy']:.2f} %</td>" in page
+    assert "<td>&lt;/td&gt;&lt;b&gt;</td><td>1</td>" in page
+
+
+def test_further_test_files_have_the_labels_of_training(tmp_path: Path) -> None:
+    path = tmp_path / "de.tsv"
+    path.write_text("ein Film\tgood\nkein Film\tmeh\n")
+    make_task(tmp_path)
+    plain = read_labelled(LabelData(str(tmp_path / "texts.tsv")), 5)
+    config = LabelledConfig(LabelData(str(tmp_path / "texts.tsv"), also_test={"de": str(path)}), model=TINY)
+    with pytest.raises(DataError, match=r"test set de, line 2: the class 'meh' is not in the training part"):
+        LabelledTask.prepare(Classes, config, 5, tmp_path, True)
+    path.write_text("ein Film\tgood\n")
+    assert read_labelled(config.data, 5).digest() != plain.digest()
+    for wrong in ({"": "x.tsv"}, {"de": ""}, {"de": 3}):
+        with pytest.raises(ConfigError, match=r"data: also_test has .*; write NAME: FILE"):
+            LabelData("x.tsv", also_test=wrong)  # type: ignore[arg-type]

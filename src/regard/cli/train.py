@@ -78,4 +78,6 @@ def train(
     for name, scores in result.scores["baselines"].items():
         if metric in scores:
             print(f"  {name}: {scores[metric]:.4f}")
+    for name, scores in result.scores["also_test"].items():
+        print(f"{metric} {scores[metric]:.4f} on {name}")
     print(f"report: {(out / 'report.html').resolve()}")

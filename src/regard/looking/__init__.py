@@ -13,7 +13,7 @@ scale, text     positions and ticks; strangers' text made safe
 
 from regard.looking.maps import AttentionMap, Link, Maps
 from regard.looking.page import look_page, report_page
-from regard.looking.report import ByLength, Curve, Report, Sample, Score
+from regard.looking.report import ByLength, Curve, Report, Sample, Score, Table
 from regard.looking.rollout import rollout
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Report",
     "Sample",
     "Score",
+    "Table",
     "look_page",
     "report_page",
     "rollout",

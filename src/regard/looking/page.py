@@ -14,7 +14,7 @@ import numpy as np
 
 from regard.looking.heat import MAX_TOKENS, heat_map, mask_image, scale_legend
 from regard.looking.maps import AttentionMap, Maps, Weights
-from regard.looking.report import ByLength, Report, Sample, Score, flatten
+from regard.looking.report import ByLength, Report, Sample, Score, Table, flatten
 from regard.looking.rollout import rollout
 from regard.looking.svg import Bar, Series, bar_chart, grouped_bars, line_chart
 from regard.looking.text import Json, decimals_for, duration_text, escape, script_json, token_label, visible
@@ -214,6 +214,7 @@ def report_page(report: Report) -> str:
         metrics = dict.fromkeys(score.metric for score in report.scores)
         results = "".join(_result(report, metric) for metric in metrics)
         parts.append(_section("Result", "On the test set.", results))
+    parts += [_section(escape(one.title), escape(one.about), _table(one)) for one in report.tables]
     if report.by_length:
         about = "Examples of the test set in groups by the length of their source."
         parts.append(_section("By source length", about, "".join(_by_length(one) for one in report.by_length)))
@@ -305,6 +306,12 @@ def _samples(samples: Sequence[Sample]) -> str:
     head = f"<tr>{'<th>Verdict</th>' if judged else ''}<th>Source</th><th>Reference</th><th>Output</th></tr>"
     kind = "samples judged" if judged else "samples"
     return f'<table class="{kind}"><thead>{head}</thead><tbody>{"".join(rows)}</tbody></table>'
+
+
+def _table(one: Table) -> str:
+    head = "".join(f"<th>{escape(name)}</th>" for name in one.head)
+    rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in one.rows)
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
 
 
 def _alignment(maps: Maps) -> str:

@@ -90,6 +90,23 @@ class ByLength:
 
 
 @dataclass(frozen=True)
+class Table:
+    """Figures in rows.
+
+    Args:
+        title: What it shows.
+        about: A sentence on it; empty for none.
+        head: Names of the columns.
+        rows: As they are written, as many in each as there are columns.
+    """
+
+    title: str
+    about: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
 class Sample:
     """One example of the test set.
 
@@ -120,6 +137,7 @@ class Report:
         curves: Learning curves.
         scores: What the trained model reached, the most important first.
         baselines: What others reached.
+        tables: Further figures.
         by_length: Scores by source length.
         samples: Examples of the test set, chosen by their position.
         maps: Attention pictures of samples.
@@ -137,6 +155,7 @@ class Report:
     curves: Sequence[Curve]
     scores: Sequence[Score]
     baselines: Sequence[Score]
+    tables: Sequence[Table] = ()
     by_length: Sequence[ByLength] = ()
     samples: Sequence[Sample] = ()
     maps: Sequence[Maps] = ()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Literal
 
@@ -46,6 +46,29 @@ class PairData:
 
 
 @dataclass(frozen=True)
+class LabelData(PairData):
+    """Where labelled texts come from.
+
+    Attributes:
+        also_test: Further test files by names of your choice, ``{de: test.de.tsv}``, with the same columns, or the
+            test parts of catalogue entries: each is scored beside the test part. None of their texts is trained on or
+            chosen by.
+    """
+
+    also_test: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse further tests without a name or a file.
+
+        Raises:
+            ConfigError: A name or a file is empty, or no text.
+        """
+        for name, path in self.also_test.items():
+            if not (isinstance(name, str) and isinstance(path, str) and name.strip() and path):
+                raise ConfigError(f"also_test has {name!r}: {path!r}", where="data", mend="write NAME: FILE")
+
+
+@dataclass(frozen=True)
 class Corpus:
     """The three parts of the data.
 
@@ -55,6 +78,7 @@ class Corpus:
         test: Test pairs.
         notes: Where they come from and how they were split, for the report.
         origins: Where the training pairs come from, in their order: names, and how many each gave.
+        others: Further test pairs by name.
     """
 
     train: list[Pair]
@@ -62,6 +86,7 @@ class Corpus:
     test: list[Pair]
     notes: list[str]
     origins: tuple[tuple[str, int], ...]
+    others: Mapping[str, list[Pair]] = field(default_factory=dict)
 
     def name_lines(self, indices: Iterable[int]) -> str:
         """Say which lines of which files training pairs are.
@@ -86,7 +111,7 @@ class Corpus:
     def digest(self) -> str:
         """Hash all pairs, so that a run can tell whether its data changed."""
         state = hashlib.sha256()
-        for part in (self.train, self.dev, self.test):
+        for part in (self.train, self.dev, self.test, *self.others.values()):
             for pair in part:
                 state.update(f"{pair.source}\t{pair.target}\n".encode())
             state.update(b"\0")
@@ -115,7 +140,7 @@ def read_corpus(config: PairData, seed: int) -> Corpus:
     }
     train, notes, origins = corpus.train * config.repeat, list(corpus.notes), list(corpus.origins) * config.repeat
     for name in config.extra:
-        pairs, notice = _training_part(name, config)
+        pairs, notice = _part(name, config, "train")
         kept = [pair for pair in pairs if held_out.isdisjoint((normalized(pair.source), normalized(pair.target)))]
         train += kept
         origins.append((name, len(kept)))
@@ -125,6 +150,22 @@ def read_corpus(config: PairData, seed: int) -> Corpus:
             "development or test pair."
         )
     return Corpus(train, corpus.dev, corpus.test, notes, tuple(origins))
+
+
+def read_labelled(config: LabelData, seed: int) -> Corpus:
+    """Read labelled texts and the further test files.
+
+    Args:
+        config: Where they are.
+        seed: Of the split.
+
+    Returns:
+        All parts.
+    """
+    corpus = read_corpus(config, seed)
+    found = {name: _part(path, config, "test") for name, path in config.also_test.items()}
+    notes = [f"{name}: {note}" for name, (_, of) in found.items() for note in of]
+    return replace(corpus, others={name: pairs for name, (pairs, _) in found.items()}, notes=[*corpus.notes, *notes])
 
 
 def _catalogued(config: PairData) -> Corpus:
@@ -155,12 +196,12 @@ def _split(config: PairData, seed: int) -> Corpus:
     return Corpus(train, dev, test, notes, ((config.train, len(train)),))
 
 
-def _training_part(name: str, config: PairData) -> tuple[list[Pair], list[str]]:
-    """Read more training pairs, and say where they come from."""
+def _part(name: str, config: PairData, part: str) -> tuple[list[Pair], list[str]]:
+    """Read a file of pairs, or a part of a catalogue entry, and say where it comes from."""
     if name.startswith(CATALOGUE):
         name = name.removeprefix(CATALOGUE)
         folder = catalogue.get(name)
-        return read_pairs(str(folder / f"train{catalogue.ENTRIES[name].suffix}")), [_notice(name)]
+        return read_pairs(str(folder / f"{part}{catalogue.ENTRIES[name].suffix}")), [_notice(name)]
     return read_pairs(name, source=config.source, target=config.target), []
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from regard.metrics.measure import Measure
 from regard.models.bert import Bert
 from regard.models.labelled import Labelled
 from regard.tasks.baselines import BagOfWords
-from regard.tasks.corpus import Corpus, PairData, read_corpus
+from regard.tasks.corpus import Corpus, LabelData, read_labelled
 from regard.tasks.encoders import LabelTokenizerConfig, start
 from regard.tasks.labeller import Classes, Labeller, Numbers, TextPairs, cut
 from regard.tasks.task import Batch, Evaluated, Loss, check_counts, check_smoothing
@@ -43,17 +44,19 @@ class LabelledConfig:
         tokenizer: How texts become tokens, where the model starts from nothing.
         model: ``family`` and its settings, likewise.
         languages: Of the texts, ``en``, or of both texts of each pair, ``en,de``; for an encoder that is told them.
+        also_languages: Likewise of further test sets, by their names; those that are not named are as ``languages``.
         pooling: How a text's vectors become one.
         dropout: Of the encoder; below 0 as its maker set it.
         batch_tokens: Tokens of a micro-batch at most.
         label_smoothing: ε of label smoothing; classes alone.
     """
 
-    data: PairData
+    data: LabelData
     init: str = ""
     tokenizer: LabelTokenizerConfig = field(default_factory=LabelTokenizerConfig)
     model: dict[str, Any] = field(default_factory=lambda: {"family": "bert"})
     languages: str = ""
+    also_languages: dict[str, str] = field(default_factory=dict)
     pooling: Pooling = "mean"
     dropout: float = -1.0
     batch_tokens: int = 1024
@@ -122,6 +125,9 @@ class LabelledTask:
         self.notes: list[str] = []
         self.train = self._rows(corpus.train, "training")
         self.dev, self.test_rows = self._rows(corpus.dev, "development"), self._rows(corpus.test, "test")
+        self.other_rows = {name: self._rows(pairs, f"{name} test") for name, pairs in corpus.others.items()}
+        for name, pairs in corpus.others.items():  # a label that training lacks is another file's mistake, found now
+            goal.targets([pair.target for pair in pairs], [f"test set {name}, line {pair.line}" for pair in pairs])
         self.targets = goal.targets(*self._labels(corpus.train))
         self.dev_targets = goal.targets(*self._labels(corpus.dev))
         self.order = Order([np.array([len(ids) for ids, _ in self.train])], config.batch_tokens, seed)
@@ -142,7 +148,7 @@ class LabelledTask:
         Returns:
             The task.
         """
-        corpus = read_corpus(config.data, seed)
+        corpus = read_labelled(config.data, seed)
         where = [f"{config.data.train}, line {pair.line}" for pair in corpus.train]
         goal = goals.fit([pair.target for pair in corpus.train], where)
         texts = (text for pair in corpus.train for text in pair.source.split(BETWEEN))
@@ -168,6 +174,10 @@ class LabelledTask:
         """Build the model."""
         encoder = self._encoder()
         self.languages = encoder.config.number_languages(self.config.languages)
+        for name, languages in self.config.also_languages.items():  # a mistake is told before training, not after it
+            if name not in self.corpus.others:
+                raise ConfigError(f"also_languages names {name!r}, no test set", mend="name one of data.also_test")
+            encoder.config.number_languages(languages)
         return Labelled(encoder, self.goal.num_outputs, self.config.pooling)
 
     def tokenizers(self) -> dict[str, Any]:
@@ -214,25 +224,39 @@ class LabelledTask:
         return {"loss": loss, **{name: one.value for name, one in measures.items()}}
 
     def test(self, product: Labeller) -> Evaluated:
-        """Label the test part."""
-        wanted, _ = self._labels(self.corpus.test)
-        predicted = self.goal.labels(product.outputs(self.test_rows, languages=self.languages))
-        sources = [pair.source.replace(BETWEEN, " | ") for pair in self.corpus.test]
-        return Evaluated(self.goal.measure(predicted, wanted), sources, [[one] for one in wanted], predicted)
+        """Label the test part and the further test sets."""
+        named = self.config.also_languages
+        others = {
+            name: self._scored(product, pairs, self.other_rows[name], named.get(name, self.config.languages))
+            for name, pairs in self.corpus.others.items()
+        }
+        main = self._scored(product, self.corpus.test, self.test_rows, self.config.languages)
+        return replace(main, others=others)
 
     def baselines(self, evaluated: Evaluated) -> dict[str, dict[str, Measure]]:
         """Score ridge regression on words, and the commonest label or the mean, on the same texts."""
-        wanted, _ = self._labels(self.corpus.test)
-        texts = [[pair.source for pair in part] for part in (self.corpus.train, self.corpus.dev, self.corpus.test)]
-        targets = [self._one_hot(self.targets), self._one_hot(self.dev_targets)]
-        bag = BagOfWords.fit(texts[0], targets[0], texts[1], targets[1])
+        wanted = [one for (one,) in evaluated.references]
         labels, _ = self._labels(self.corpus.train)
         if isinstance(self.goal, Classes):
             simple, name = Counter(labels).most_common(1)[0][0], "the commonest class"
         else:
             simple, name = str(self.goal.mean), "the mean"
-        found = {"ridge on words": self.goal.labels(bag(texts[2])), name: [simple] * len(wanted)}
+        found = {"ridge on words": self.goal.labels(self._bag(evaluated.sources)), name: [simple] * len(wanted)}
         return {name: self.goal.measure(predicted, wanted) for name, predicted in found.items()}
+
+    @cached_property
+    def _bag(self) -> BagOfWords:
+        texts = [[_shown(pair) for pair in part] for part in (self.corpus.train, self.corpus.dev)]
+        return BagOfWords.fit(texts[0], self._one_hot(self.targets), texts[1], self._one_hot(self.dev_targets))
+
+    def _scored(
+        self, product: Labeller, pairs: Sequence[Pair], rows: Sequence[tuple[Any, Any]], languages: str
+    ) -> Evaluated:
+        wanted, _ = self._labels(pairs)
+        two = product.model.config.number_languages(languages)
+        predicted = self.goal.labels(product.outputs(rows, languages=two))
+        measures = self.goal.measure(predicted, wanted)
+        return Evaluated(measures, [_shown(pair) for pair in pairs], [[one] for one in wanted], predicted)
 
     def signature(self) -> str:
         """Say what the scores depend on besides the model."""
@@ -254,3 +278,7 @@ class LabelledTask:
 
     def _labels(self, pairs: Sequence[Pair]) -> tuple[list[str], list[str]]:
         return [pair.target for pair in pairs], [f"line {pair.line}" for pair in pairs]
+
+
+def _shown(pair: Pair) -> str:
+    return pair.source.replace(BETWEEN, " | ")

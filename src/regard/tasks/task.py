@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol, Self
 
 import torch
@@ -82,12 +82,14 @@ class Evaluated:
         sources: Inputs.
         references: Acceptable outputs of each.
         outputs: The outputs.
+        others: The same of further test sets, by their names.
     """
 
     measures: dict[str, Measure]
     sources: list[str]
     references: list[list[str]]
     outputs: list[str]
+    others: Mapping[str, Evaluated] = field(default_factory=dict)
 
 
 class Product(Protocol):

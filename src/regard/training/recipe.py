@@ -131,7 +131,7 @@ def with_data(
     if not isinstance(section, Mapping):
         raise ConfigError(f"data is {section!r}, not a section", mend="write data: and below it train: FILE")
     typed = {"train": train, "dev": dev, "test": test, "source": source, "target": target}
-    own = () if train is None else ("dev", "test", "source", "target", "extra", "repeat")
+    own = () if train is None else ("dev", "test", "also_test", "source", "target", "extra", "repeat")
     section = {
         **{key: value for key, value in section.items() if key not in own},
         **{key: value for key, value in typed.items() if value is not None},

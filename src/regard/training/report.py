@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import ContextError, UsageError
-from regard.looking import ByLength, Curve, Maps, Report, Sample, Score, report_page
+from regard.looking import ByLength, Curve, Maps, Report, Sample, Score, Table, report_page
 from regard.looking.reading import look
 from regard.looking.seq2seq import can_look
 from regard.metrics.measure import Measure
@@ -54,6 +54,7 @@ def page(
     product: Product,
     evaluated: Evaluated,
     baselines: dict[str, dict[str, Measure]],
+    others: dict[str, dict[str, dict[str, Measure]]],
     standing: Standing,
     averaged: list[int],
     facts: Facts,
@@ -66,6 +67,7 @@ def page(
         product: The final model.
         evaluated: Its scores on the test part.
         baselines: Others' scores on the same inputs.
+        others: Likewise on each further test set.
         standing: Where training ended.
         averaged: Steps whose weights the final model is the mean of.
         facts: All else.
@@ -92,6 +94,7 @@ def page(
                 *(_score(of[name], system) for system, of in baselines.items() for name in order if name in of),
                 *(_score(Measure(c.metric, c.value, c.note), c.system) for c in recipe.comparisons),
             ],
+            tables=_other_tests(evaluated, others, order),
             by_length=_by_length(task, evaluated, first),
             samples=_samples(evaluated, first),
             maps=maps,
@@ -117,6 +120,28 @@ def _score(one: Measure, system: str) -> Score:
     metric = read_as(one.name)
     value, unit = (100 * one.value, "%") if metric.is_fraction else (one.value, "")
     return Score(metric.title, value, unit, one.signature, system, metric.better)
+
+
+def _other_tests(
+    evaluated: Evaluated, others: dict[str, dict[str, dict[str, Measure]]], order: Sequence[str]
+) -> list[Table]:
+    """Lay out the scores on further test sets: a row a set; of baselines the metric that matters most."""
+    if not evaluated.others:
+        return []
+    sets = {"the test part": evaluated, **evaluated.others}
+    systems = list(next(iter(others.values())))
+    head = ["Test set", "Inputs", *(read_as(name).title for name in order)]
+    rows = []
+    for name, one in sets.items():
+        theirs = [others[name][system][order[0]] for system in systems] if name in others else [None] * len(systems)
+        shown = [*(one.measures[metric] for metric in order), *theirs]
+        rows.append([name, f"{len(one.sources):,}", *("" if m is None else _written(m) for m in shown)])
+    return [Table("Further test sets", "", [*head, *(f"{system}: {head[2]}" for system in systems)], rows)]
+
+
+def _written(one: Measure) -> str:
+    score = _score(one, "")
+    return f"{score.value:.2f} %" if score.unit else f"{score.value:.4f}"
 
 
 def _curves(log: Path, standing: Standing, task: Task) -> list[Curve]:

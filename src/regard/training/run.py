@@ -6,7 +6,7 @@ import hashlib
 import json
 import shlex
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -102,7 +102,8 @@ def run(
         folder.save(out / "model", product)  # first of all: whatever happens while it is scored, the model is there
         evaluated = _signed(task.test(product), task, recipe, averaged)
         baselines = task.baselines(evaluated)
-    scores = _scores(recipe, task, evaluated, baselines, standing, averaged)
+        others = {name: task.baselines(one) for name, one in evaluated.others.items()}
+    scores = _scores(recipe, task, evaluated, baselines, others, standing, averaged)
     facts = report.Facts(
         title=f"{out.name}: {recipe.settings.model.get('family', 'transformer')}",
         command=shlex.join(command) if command else "regard.train(…)",
@@ -114,7 +115,7 @@ def run(
         log=out / "metrics.jsonl",
     )
     write_aside(
-        out / "report.html", report.page(recipe, task, product, evaluated, baselines, standing, averaged, facts)
+        out / "report.html", report.page(recipe, task, product, evaluated, baselines, others, standing, averaged, facts)
     )
     write_aside(out / "model" / "README.md", report.card(recipe, scores, facts))
     write_aside(out / "outputs.jsonl", _outputs(evaluated))
@@ -198,17 +199,22 @@ def _tensorboard(out: Path) -> Generator[Callable[[str, float, int], None] | Non
 
 
 def _outputs(evaluated: Evaluated) -> str:
-    """Write what the test part's scores were computed from, an input a line."""
-    rows = zip(evaluated.sources, evaluated.references, evaluated.outputs, strict=True)
+    """Write what scores were computed from, an input a line; those of further test sets name theirs."""
     names = ("source", "references", "output")
-    return "".join(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False) + "\n" for row in rows)
+    lines: list[str] = []
+    for test, one in (("", evaluated), *evaluated.others.items()):
+        rows = zip(one.sources, one.references, one.outputs, strict=True)
+        told = {"test": test} if test else {}
+        lines += [json.dumps(told | dict(zip(names, row, strict=True)), ensure_ascii=False) + "\n" for row in rows]
+    return "".join(lines)
 
 
 def _signed(evaluated: Evaluated, task: Task, recipe: Recipe, averaged: list[int]) -> Evaluated:
     """Add to each score's signature what the model and its outputs depend on."""
     how = f"{task.signature()}|avg:{len(averaged)}|seed:{recipe.training.seed}"
     signed = {name: replace(one, signature=one.signature + how) for name, one in evaluated.measures.items()}
-    return replace(evaluated, measures=signed)
+    others = {name: _signed(one, task, recipe, averaged) for name, one in evaluated.others.items()}
+    return replace(evaluated, measures=signed, others=others)
 
 
 def _scores(
@@ -216,23 +222,28 @@ def _scores(
     task: Task,
     evaluated: Evaluated,
     baselines: dict[str, dict[str, Measure]],
+    others: dict[str, dict[str, dict[str, Measure]]],
     standing: Standing,
     averaged: list[int],
 ) -> dict[str, Any]:
     """Lay scores.json out: metric → value, with baselines, signatures and what the figures depend on."""
-    others: dict[str, dict[str, Any]] = {
-        name: {metric: one.value for metric, one in of.items()} for name, of in baselines.items()
-    }
+    systems: dict[str, dict[str, Any]] = {name: _values(of) for name, of in baselines.items()}
     for one in recipe.comparisons:
-        others.setdefault(one.system, {}).update({one.metric: one.value, "note": one.note})
+        systems.setdefault(one.system, {}).update({one.metric: one.value, "note": one.note})
     lengths = report.by_length(evaluated, task.lengths) if task.lengths else []
     return {
-        **{name: one.value for name, one in evaluated.measures.items()},
-        "by_length": [
-            {"words": name, "inputs": count, **{metric: one.value for metric, one in (of or {}).items()}}
-            for name, count, of in lengths
-        ],
-        "baselines": others,
+        **_values(evaluated.measures),
+        "by_length": [{"words": name, "inputs": count, **_values(of or {})} for name, count, of in lengths],
+        "also_test": {
+            name: {
+                **_values(one.measures),
+                "inputs": len(one.sources),
+                "baselines": {system: _values(of) for system, of in others[name].items()},
+                "signatures": {metric: measure.signature for metric, measure in one.measures.items()},
+            }
+            for name, one in evaluated.others.items()
+        },
+        "baselines": systems,
         "signatures": {name: one.signature for name, one in evaluated.measures.items()},
         "steps": standing.step,
         "training_seconds": round(standing.seconds, 1),
@@ -240,3 +251,7 @@ def _scores(
         "version": __version__,
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
     }
+
+
+def _values(measures: Mapping[str, Measure]) -> dict[str, float]:
+    return {name: one.value for name, one in measures.items()}
