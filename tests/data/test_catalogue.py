@@ -19,7 +19,16 @@ from pathlib import Path
 import pytest
 
 from regard.data import Pair, catalogue, packages, read_pairs
-from regard.data.corpora import VERSIONS, Cleaned, read_cmudict, read_phrases, read_sentences, read_verses
+from regard.data.corpora import (
+    VERSIONS,
+    Cleaned,
+    read_cmudict,
+    read_phrases,
+    read_sentences,
+    read_verses,
+    read_versions,
+    same_or_not,
+)
 from regard.data.documents import read_documents
 from regard.data.packages import PackageFile
 from regard.data.split import normalized
@@ -152,6 +161,20 @@ def test_verses_are_cleaned_and_aligned(tmp_path: Path) -> None:
     assert german.keys[1] == german.keys[2]
     assert len(set(german.keys)) == 5
     assert german.notes[0].startswith("10 verses; 4 left out")
+
+
+def test_the_same_verse_or_another_of_the_same_part(tmp_path: Path) -> None:
+    path = _database(tmp_path / "bible.db")
+    corpus = read_versions(path, ("en", "4"), ("de", "e"))
+    assert (_texts(corpus), corpus.keys) == (_texts(read_verses(path, "de")), read_verses(path, "de").keys)
+    missing = read_versions(path, ("en", "4"), ("de", "no such version"))
+    assert {pair.target for pair in missing.pairs} == {""}
+    assert same_or_not(missing.pairs) == []
+    verses = [Pair(f"a{n}", f"b{n}" if n != 3 else "", n) for n in range(30)]
+    made = same_or_not(verses)
+    assert len(made) == 58
+    assert [(pair.source, pair.target) for pair in made[:2]] == [("a0\tb0", "same"), ("a0\tb21", "other")]
+    assert [(pair.source, pair.target) for pair in made[-2:]] == [("a29\tb29", "same"), ("a29\tb20", "other")]
 
 
 def test_verses_of_no_database(tmp_path: Path) -> None:
@@ -386,7 +409,8 @@ def _read(folder: Path) -> dict[str, list[Pair]]:
     if (folder / "train.txt").exists():
         texts = {part: read_documents(folder / f"{part}.txt") for part in catalogue.PARTS}
         return {part: [Pair(f"{part} {n}", text, n) for n, text in enumerate(of)] for part, of in texts.items()}
-    return {part: read_pairs(folder / f"{part}.tsv") for part in catalogue.PARTS}
+    suffix = ".tsv" if (folder / "train.tsv").exists() else ".jsonl"
+    return {part: read_pairs(folder / f"{part}{suffix}") for part in catalogue.PARTS}
 
 
 def _stamps(folder: Path) -> dict[str, tuple[int, int]]:
@@ -493,7 +517,9 @@ def test_real_data(name: str, made: Callable[[str], dict[str, list[Pair]]]) -> N
     targets = {part: {same(pair.target) for pair in pairs} for part, pairs in parts.items()}
     for one, other in (("train", "dev"), ("train", "test"), ("dev", "test")):
         assert not sources[one] & sources[other]
-        if name not in ("cmudict", "movie-ratings", "tweet-entities"):  # homophones and labels are in several parts
+        if (
+            name not in ("cmudict", "movie-ratings", "tweet-entities") and entry.suffix != ".jsonl"
+        ):  # homophones and labels are in several parts
             assert not targets[one] & targets[other]
     if name == "cmudict":
         sounds = {sound for pairs in parts.values() for pair in pairs for sound in pair.target.split(" ")}
@@ -507,3 +533,16 @@ def test_verses_are_parted_alike_in_all_languages(made: Callable[[str], dict[str
     for other in others:
         for part in catalogue.PARTS:
             assert [pair.source for pair in other[part]] == [pair.source for pair in first[part]]
+
+
+@pytest.mark.network
+def test_verses_that_are_told_apart_are_in_the_parts_that_they_are_translated_in(
+    made: Callable[[str], dict[str, list[Pair]]],
+) -> None:
+    """An encoder that has read translations of the training part knows no held-out verse."""
+    verses = made("verses-en-de")
+    for part in catalogue.PARTS:
+        known = {(pair.source, pair.target) for pair in verses[part]}
+        told = {tuple(pair.source.split("\t")) for pair in made("same-verse-en-de")[part] if pair.target == "same"}
+        assert told == known
+        assert len(made("same-verse-en-de")[part]) == 2 * len(verses[part])

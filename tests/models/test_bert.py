@@ -101,6 +101,30 @@ def test_positions_may_begin_anew_inside_a_text() -> None:
     assert torch.equal(seen[0], model.position_embed.weight[again])
 
 
+def test_rotary_positions_tell_distances_alone() -> None:
+    model = model_of(BertConfig(23, 16, 2, 2, 20, 64, rotary_base=100.0))
+    assert model.position_embed is None
+    tokens, segments = torch.randint(0, 23, (6,)), Segments.uniform(1, 6)
+    here = model(tokens, segments)
+    assert torch.allclose(model(tokens, segments, positions_N=torch.arange(6) + 1000), here, atol=1e-10, rtol=0)
+    assert (model(tokens, segments, positions_N=torch.tensor([0, 1, 2, 0, 1, 2])) - here).abs().max() > 1e-4
+    assert (model(tokens.flip(0), segments).flip(0) - here).abs().max() > 1e-4  # an order is seen at all
+
+
+def test_of_two_texts_type_language_and_position_are_told() -> None:
+    segments, types_N = Segments.ragged([5, 3]), torch.tensor([0, 0, 0, 1, 1, 0, 0, 0])
+    plain = model_of(BertConfig(23, 16, 1, 2, 20, 64, num_types=1))
+    assert plain.told(segments, types_N) == {}
+    typed = model_of(BertConfig(23, 16, 1, 2, 20, 64))
+    assert typed.told(segments, types_N)["types_N"] is types_N
+    several = model_of(BertConfig(23, 16, 1, 2, 20, 64, num_types=0, num_languages=3, reset_positions=True))
+    told = several.told(segments, types_N, torch.tensor([[2, 1], [0, 2]]))
+    assert told["languages_N"].tolist() == [2, 2, 2, 1, 1, 0, 0, 0]
+    # <s> a </s> b </s>: b's first token stands where a's does.
+    assert told["positions_N"].tolist() == [0, 1, 2, 1, 2, 0, 1, 2]
+    assert [*told] == ["languages_N", "positions_N"]
+
+
 def test_what_a_model_has_not_is_refused() -> None:
     bare = model_of(BertConfig(23, 16, 1, 2, 20, 64, head="none"))
     hidden_ND = bare(torch.zeros(3, dtype=torch.int64), Segments.uniform(1, 3))
@@ -110,6 +134,6 @@ def test_what_a_model_has_not_is_refused() -> None:
         bare.pool(hidden_ND, Segments.uniform(1, 3))
     with pytest.raises(UsageError, match="languages"):
         bare(torch.zeros(3, dtype=torch.int64), Segments.uniform(1, 3), languages_N=torch.zeros(3, dtype=torch.int64))
-    for change in ({"head": "some"}, {"next_sentence": True}):
+    for change in ({"head": "some"}, {"next_sentence": True}, {"languages": ("de",), "num_languages": 2}):
         with pytest.raises(ConfigError):
             Bert(replace(BertConfig(23, 16, 1, 2, 20, 64), **change))

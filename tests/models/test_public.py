@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def llama(**change: Any) -> nn.Module:
 
 def bert(kind: str, **change: Any) -> nn.Module:
     """A model of the BERT kin, by the name of its class."""
-    family = kind.split("For")[0].removesuffix("Model")
+    family = re.sub("(ForMaskedLM|ForPreTraining|Model)$", "", kind)
     values = {
         "vocab_size": 61,
         "hidden_size": 24,
@@ -67,6 +68,8 @@ CASES = {
     "bert, untied": lambda: bert("BertForMaskedLM", tie_word_embeddings=False),
     "roberta": lambda: bert("RobertaForMaskedLM", type_vocab_size=1, layer_norm_eps=1e-5),
     "xlm-roberta": lambda: bert("XLMRobertaForMaskedLM", type_vocab_size=1),
+    "roformer": lambda: bert("RoFormerModel", embedding_size=24),
+    "roformer, masked": lambda: bert("RoFormerForMaskedLM", embedding_size=12),
     "electra, replaced": lambda: bert("ElectraForPreTraining", embedding_size=12),
     "electra, masked": lambda: bert("ElectraForMaskedLM", embedding_size=12),
     "electra, one width": lambda: bert("ElectraModel", embedding_size=24),
@@ -92,8 +95,9 @@ def theirs_of(name: str) -> nn.Module:
     torch.manual_seed(0)
     model = CASES[name]()
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.3 * torch.randn_like(parameter)
+        for name, parameter in model.named_parameters():
+            if not name.endswith("embed_positions.weight"):  # sines and cosines, in the file for no reason
+                parameter += 0.3 * torch.randn_like(parameter)
         state = model.state_dict()
         for end in ("cls.predictions", "lm_head"):  # two names for one bias
             if f"{end}.decoder.bias" in state:
@@ -132,6 +136,12 @@ def without_casts(theirs: nn.Module) -> nn.Module:
     for module in theirs.modules():
         if type(module).__name__ == "MultiHeadAttention":
             attention(module)
+        if type(module).__name__ == "RoFormerSinusoidalPositionalEmbedding":
+            places, size = module.weight.shape
+            angles_TF = torch.arange(places)[:, None] * 10000.0 ** -(
+                torch.arange(0, size, 2, dtype=torch.float64) / size
+            )
+            module.weight = nn.Parameter(torch.cat([angles_TF.sin(), angles_TF.cos()], 1), requires_grad=False)
         if type(module).__name__ == "LlamaRMSNorm":
             norm(module)
         elif type(module).__name__ == "LlamaRotaryEmbedding":
@@ -247,7 +257,7 @@ def test_names_without_the_heads_module_are_read_too(tmp_path: Path) -> None:
     [
         (
             {"model_type": "t5"},
-            "model_type is 't5'; known: bert, electra, gpt2, llama, marian, pegasus, roberta, xlm, xlm-roberta",
+            "model_type is 't5'; known: bert, electra, gpt2, llama, marian, pegasus, roberta, roformer, xlm, xlm-",
         ),
         ({"activation_function": "swish9"}, "activation_function is 'swish9'; known: gelu_new"),
         ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True; only False"),
@@ -321,8 +331,43 @@ def test_any_odd_setting_is_refused_in_one_line_or_means_nothing(name: str, tmp_
 
 
 def test_settings_without_a_public_form_are_not_written(tmp_path: Path) -> None:
-    for change in ({"first_position": 2, "head": "none"}, {"pooler": True}, {"num_languages": 3}):
+    for change, why in (
+        ({"first_position": 2, "head": "none"}, ""),
+        ({"pooler": True}, ""),
+        ({"num_languages": 3}, ""),
+        ({"rotary_base": 100.0}, "roformer: rotary positions have the base 10,000"),
+        ({"rotary_base": 1e4, "first_position": 2}, "roberta: has no rotary positions"),
+        ({"reset_positions": True}, "bert: counts positions through two texts"),
+    ):
         model = Bert(BertConfig(23, 16, 1, 2, 20, 64, **change))
-        with pytest.raises(DataError, match="no public layout"):
+        with pytest.raises(DataError, match=f"no public layout.*{why}"):
             write_folder(tmp_path, "bert", model)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_positions_of_a_roformer_are_sines_or_refused(tmp_path: Path) -> None:
+    theirs_of("roformer").save_pretrained(tmp_path)
+    tensors = read_tensors(tmp_path / "model.safetensors")
+    name = "encoder.embed_positions.weight"
+    write_tensors(tmp_path / "model.safetensors", {**tensors, name: tensors[name] + 0.1})
+    with pytest.raises(CheckpointError, match="other positions than sines"):
+        read_folder(tmp_path)
+    write_tensors(tmp_path / "model.safetensors", {key: value for key, value in tensors.items() if key != name})
+    assert read_folder(tmp_path)[1].config.rotary_base == 10000.0
+    values = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**values, "rotary_value": True}))
+    with pytest.raises(FormatError, match="rotary_value is True"):
+        read_folder(tmp_path)
+
+
+def test_languages_keep_their_names(tmp_path: Path) -> None:
+    named = {"num_types": 0, "num_languages": 3, "languages": ("de", "en", "fr"), "transform": False}
+    model = Bert(BertConfig(23, 16, 1, 2, 64, 64, reset_positions=True, **named))
+    write_folder(tmp_path, "bert", model)
+    values = json.loads((tmp_path / "config.json").read_text())
+    assert values["lang2id"] == {"de": 0, "en": 1, "fr": 2}
+    assert values["id2lang"] == {"0": "de", "1": "en", "2": "fr"}
+    assert read_folder(tmp_path)[1].config.languages == ("de", "en", "fr")
+    for odd in ({"de": 0, "en": 1}, {"de": 0, "en": 1, "fr": 3}, {"de": "0", "en": 1, "fr": 2}, 7, None):
+        (tmp_path / "config.json").write_text(json.dumps({**values, "lang2id": odd}))
+        assert read_folder(tmp_path)[1].config.languages == ()

@@ -137,6 +137,77 @@ def test_texts_of_a_batch_cannot_see_each_other(tmp_path: Path) -> None:
     assert not torch.equal(before[:first], after[:first])
 
 
+PAIRED = {**TINY, "next_sentence": True}
+
+
+def test_half_of_the_second_parts_are_another_texts(tmp_path: Path) -> None:
+    """Each text repeats one day, so whose a part is shows in it."""
+    task = make_task(tmp_path, model=PAIRED, context=32, batch_tokens=128)
+    start, end = task.tokenizer.start_id, task.tokenizer.end_id
+    of_text = {text: task.tokenizer.encode(text) for text in texts()}
+    told = []
+    for n in range(60):
+        batch = task.batch(n)
+        for row, types, follows in zip(
+            restored(batch), batch.types_N.split(list(batch.segments.lengths)), batch.follows_B, strict=True
+        ):
+            assert len(row) <= 32
+            ends = [place for place, token in enumerate(row) if token == end]
+            assert (row[0], len(ends), ends[-1]) == (start, 2, len(row) - 1)
+            first, second = row[1 : ends[0]], row[ends[0] + 1 : -1]
+            assert first
+            assert types.tolist() == [0] * (ends[0] + 1) + [1] * (len(second) + 1)
+            whole = first + second
+            if not follows:
+                assert any(
+                    whole == tokens[n : n + len(whole)] for tokens in of_text.values() for n in range(len(tokens))
+                )
+            told.append(int(follows))
+    assert 0.4 < np.mean(told) < 0.6
+    again = make_task(tmp_path, model=PAIRED, context=32, batch_tokens=128).batch(43)
+    assert torch.equal(again.tokens_N, task.batch(43).tokens_N)
+    assert torch.equal(again.follows_B, task.batch(43).follows_B)
+    one = TextData(str(tmp_path / "one.txt"), dev=str(tmp_path / "book.txt"), test=str(tmp_path / "book.txt"))
+    (tmp_path / "one.txt").write_text("monday " * 50)
+    config = MaskedConfig(one, TextTokenizerConfig("byte-bpe", 300), PAIRED)
+    with pytest.raises(ConfigError, match="one text alone"):
+        MaskedTask.prepare(config, 5, tmp_path / "o", True)
+
+
+def test_the_next_sentence_weighs_the_same_however_a_batch_is_split(tmp_path: Path) -> None:
+    task = make_task(tmp_path, model=PAIRED)
+    model = task.build().double().eval()
+    assert model.config.pooler
+    batch = task.batch(0)
+    with torch.no_grad():
+        hidden_ND = batch.hidden(model)
+        logp_MV = model.head(hidden_ND[batch.places_M]).log_softmax(-1)
+        logp_B2 = model.next_sentence(model.pool(hidden_ND, batch.segments)).log_softmax(-1)
+    want = -float(logp_MV.gather(-1, batch.labels_M[:, None]).sum())
+    want -= 0.15 * (16 - 3) * float(logp_B2.gather(-1, batch.follows_B[:, None]).sum())
+    assert float(task.loss(model, batch).sum.detach()) == pytest.approx(want, rel=1e-6)
+    assert float(task.loss(model, batch).report) == pytest.approx(want, rel=1e-6)
+
+
+@pytest.mark.slow
+def test_whether_a_part_follows_is_learnt(tmp_path: Path) -> None:
+    path = tmp_path / "book.txt"
+    path.write_text("\n\n".join(texts(600)))
+    settings = {
+        "task": "mlm",
+        "data": {"train": str(path)},
+        "tokenizer": {"kind": "whitespace", "vocab_size": 20},
+        "model": {**PAIRED, "embed_dim": 32, "mlp_dim": 64},
+        "context": 16,
+        "batch_tokens": 512,
+        "training": {"max_steps": 600, "learning_rate": 0.003, "warmup_steps": 20, "schedule": "linear"},
+    }
+    result = run.run(recipe.resolve(settings, [], "test"), tmp_path / "run", device="cpu", quiet=True)
+    assert result.scores["next_sentence_accuracy"] > 0.75  # a coin has 0.5; one day in seven is another text's too
+    assert "half of other texts" in result.scores["signatures"]["next_sentence_accuracy"]
+    assert regard.load(tmp_path / "run").model.next_sentence is not None
+
+
 def test_a_batch_without_labels_has_no_loss(tmp_path: Path) -> None:
     task = make_task(tmp_path)
     model = task.build()

@@ -1,6 +1,7 @@
 """BERT's public checkpoints and sizes, those of its kin, and their enrolment.
 
-Each of them has a layout: BERT and MiniLM, RoBERTa, XLM-R, ELECTRA, and XLM with languages in the place of types.
+Each of them has a layout: BERT and MiniLM, RoBERTa, XLM-R, ELECTRA, RoFormer with rotary positions, and XLM with
+languages in the place of types.
 """
 
 from __future__ import annotations
@@ -10,10 +11,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from regard.attention.positions import sinusoidal
 from regard.errors import FormatError
 from regard.models.bert import Bert, BertConfig
 from regard.models.public import Layout, Rule, both, choose, count, expect, flag, number
 from regard.models.registry import Family, Size, register
+from regard.models.weights import check_sines
 
 _NAMES = {"gelu": "gelu", "relu": "relu", "gelu_new": "gelu-tanh", "silu": "silu"}
 
@@ -27,8 +33,11 @@ def _named(values: Mapping[str, Any], where: str, heads: Mapping[str, dict[str, 
     return architecture
 
 
-def _read(values: Mapping[str, Any], where: str, *, heads: Mapping[str, dict[str, Any]], first: int = 0) -> BertConfig:
+def _read(
+    values: Mapping[str, Any], where: str, *, heads: Mapping[str, dict[str, Any]], first: int = 0, rotary: float = 0.0
+) -> BertConfig:
     expect(values, where, is_decoder=False, add_cross_attention=False, position_embedding_type="absolute")
+    expect(values, where, rotary_value=False)
     architecture = _named(values, where, heads)
     width = count(values, "hidden_size", where)
     token_dim = count(values, "embedding_size", where, width)
@@ -41,6 +50,7 @@ def _read(values: Mapping[str, Any], where: str, *, heads: Mapping[str, dict[str
         max_len=count(values, "max_position_embeddings", where) - first,
         token_dim=0 if token_dim == width else token_dim,
         first_position=first,
+        rotary_base=rotary,
         num_types=count(values, "type_vocab_size", where, 2),
         activation=choose(values, "hidden_act", _NAMES, where),
         tie=bool(values.get("tie_word_embeddings", True)),
@@ -73,13 +83,14 @@ def _write(config: BertConfig) -> dict[str, Any]:
 
 def _body(config: BertConfig) -> Iterator[Rule]:
     yield Rule("embeddings.word_embeddings.weight", "token_embed.weight")
-    yield Rule("embeddings.position_embeddings.weight", "position_embed.weight")
+    if not config.rotary_base:
+        yield Rule("embeddings.position_embeddings.weight", "position_embed.weight")
     yield Rule("embeddings.token_type_embeddings.weight", "type_embed.weight")
     yield from both("embeddings.LayerNorm", "embed_norm")
     if config.token_dim:
         yield from both("embeddings_project", "embed_proj")
     for theirs, ours in (
-        *((f"attention.self.{word}", f"self_attn.{word[0]}_proj") for word in ("query", "key", "value")),
+        ("attention.self.value", "self_attn.v_proj"),
         ("attention.output.dense", "self_attn.out_proj"),
         ("attention.output.LayerNorm", "self_norm"),
         ("intermediate.dense", "mlp.up_proj"),
@@ -87,6 +98,11 @@ def _body(config: BertConfig) -> Iterator[Rule]:
         ("output.LayerNorm", "mlp_norm"),
     ):
         yield from both(f"encoder.layer.{{i}}.{theirs}", f"blocks.{{i}}.{ours}")
+    for word in ("query", "key"):
+        turned = config.num_heads if config.rotary_base else 0
+        yield from both(
+            f"encoder.layer.{{i}}.attention.self.{word}", f"blocks.{{i}}.self_attn.{word[0]}_proj", alternating=turned
+        )
     if config.pooler:
         yield from both("pooler.dense", "pooler")
 
@@ -151,6 +167,11 @@ _ROBERTA_HEADS: dict[str, dict[str, Any]] = {
     "{}Model": {"head": "none", "pooler": True},
     "{}ForMaskedLM": {"head": "masked"},
 }
+_ROFORMER_HEADS: dict[str, dict[str, Any]] = {
+    "RoFormerModel": {"head": "none"},
+    "RoFormerForMaskedLM": {"head": "masked"},
+}
+_ROFORMER_BASE, _ROFORMER_TABLE = 10000.0, "encoder.embed_positions.weight"
 _ELECTRA_HEADS: dict[str, dict[str, Any]] = {
     "ElectraModel": {"head": "none"},
     "ElectraForPreTraining": {"head": "replaced"},
@@ -242,22 +263,41 @@ def _is_xlm(config: BertConfig) -> bool:
     return not other and plain and not (config.head == "masked" and config.transform)
 
 
-def _lacks(config: BertConfig) -> str:
+def _is_roformer(config: BertConfig) -> bool:
+    return not (config.first_position or config.num_languages) and config.transform and config.num_types > 0
+
+
+def _lacks(config: BertConfig, rotary: float = 0.0) -> str:
     if config.reset_positions and not config.num_languages:
         return "counts positions through two texts"
-    return "has no rotary positions" if config.rotary_base else ""
+    if config.rotary_base == rotary:
+        return ""
+    return f"rotary positions have the base {rotary:,.0f}" if rotary else "has no rotary positions"
+
+
+def _tables(config: BertConfig) -> dict[str, Tensor]:
+    places_T = torch.arange(config.max_len)
+    return {_ROFORMER_TABLE: sinusoidal(places_T, config.embed_dim // config.num_heads, "halves", _ROFORMER_BASE)}
+
+
+def _check(config: BertConfig, theirs: Mapping[str, Tensor], where: str) -> None:
+    check_sines(theirs, (_ROFORMER_TABLE,), config.embed_dim // config.num_heads, where)
 
 
 def _layout(
-    heads: Mapping[str, dict[str, Any]], is_kind: Callable[[BertConfig], bool], first: int = 0, **rest: Any
+    heads: Mapping[str, dict[str, Any]],
+    is_kind: Callable[[BertConfig], bool],
+    first: int = 0,
+    rotary: float = 0.0,
+    **rest: Any,
 ) -> Layout:
     return Layout(
         architecture=partial(_architecture, heads),
         fits=lambda config: is_kind(config) and bool(_architecture(heads, config)),
-        lacks=_lacks,
+        lacks=partial(_lacks, rotary=rotary),
         embed="embeddings.word_embeddings.weight",
-        buffers=("embeddings.position_ids", "embeddings.token_type_ids"),
-        read=partial(_read, heads=heads, first=first),
+        buffers=("embeddings.position_ids", "embeddings.token_type_ids", _ROFORMER_TABLE),
+        read=partial(_read, heads=heads, first=first, rotary=rotary),
         write=_write,
         **rest,
     )
@@ -293,6 +333,17 @@ _PUBLIC = (
         prefix="bert.",
         rules=_bert_rules,
         head="cls.predictions.decoder.weight",
+    ),
+    _layout(
+        _ROFORMER_HEADS,
+        _is_roformer,
+        rotary=_ROFORMER_BASE,
+        model_type="roformer",
+        prefix="roformer.",
+        rules=_bert_rules,
+        head="cls.predictions.decoder.weight",
+        tables=_tables,
+        check=_check,
     ),
     Layout(
         model_type="xlm",

@@ -34,6 +34,8 @@ class Rule:
             before theirs is transposed. Empty where it has our dimensions.
         layers: The setting that says how many ``{i}`` there are.
         row: Theirs has one more dimension, of size 1, in front.
+        alternating: Heads, in whose rows theirs has side by side what ours has half a head apart: rotary pairs; 0 for
+            rows in our order.
     """
 
     theirs: str
@@ -44,6 +46,7 @@ class Rule:
     shape: tuple[int, ...] = ()
     layers: str = "num_layers"
     row: bool = False
+    alternating: int = 0
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -353,6 +356,8 @@ def from_public(layout: Layout, config: Any, theirs: Mapping[str, Tensor], where
         tensor = tensor.T if rule.transposed and tensor.dim() == 2 else tensor
         if rule.row and tensor.dim() == 2 and len(tensor) == 1:
             tensor = tensor[0]
+        if rule.alternating and tensor.dim() and len(tensor) % (2 * rule.alternating) == 0:
+            tensor = tensor.unflatten(0, (rule.alternating, -1, 2)).transpose(1, 2).flatten(0, 2)
         if tensor.dim() == 0 or len(tensor) % len(rule.parts):
             raise CheckpointError(
                 f"{name} of shape {tuple(theirs[name].shape)} is not {len(rule.parts)} parts", where=where
@@ -391,6 +396,8 @@ def to_public(layout: Layout, config: Any, ours: Mapping[str, Tensor]) -> dict[s
             continue
         whole = torch.cat([ours[part] for part in rule.parts])
         name = rule.theirs if rule.outside else prefix + rule.theirs
+        if rule.alternating:
+            whole = whole.unflatten(0, (rule.alternating, 2, -1)).transpose(1, 2).flatten(0, 2)
         whole = whole[None] if rule.row else whole
         whole = whole.T if rule.transposed and whole.dim() == 2 else whole
         theirs[name] = (whole.reshape(rule.shape) if rule.shape else whole).contiguous()

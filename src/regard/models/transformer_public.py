@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from regard.attention.positions import sinusoidal
-from regard.errors import CheckpointError, FormatError
+from regard.errors import FormatError
 from regard.models.interface import Share
 from regard.models.public import Layout, Rule, both, choose, count, expect, flag, number
 from regard.models.registry import Family, Size, register
 from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.weights import check_sines
 
 Norm = Literal["pre", "post"]
 
@@ -185,15 +186,7 @@ def _halved(name: str, tensor: Tensor) -> Tensor:
 
 
 def _check(config: TransformerConfig, theirs: Mapping[str, Tensor], where: str) -> None:
-    """A file may hold the tables of positions: they have to be the sines and cosines that are computed here."""
-    for name, table in theirs.items():
-        if name.endswith(_TABLES):
-            slack = 1e-3 if table.dtype in (torch.float32, torch.float64) else 1e-2
-            if table.dim() == 2 and table.shape[1] == config.embed_dim and table.is_floating_point():
-                wanted = sinusoidal(torch.arange(len(table)), config.embed_dim, "halves")
-                if not len(table) or (table.float() - wanted).abs().max() < slack:
-                    continue
-            raise CheckpointError(f"{name} holds other positions than sines and cosines", where=where)
+    check_sines(theirs, _TABLES, config.embed_dim, where)
 
 
 def _tables(config: TransformerConfig) -> dict[str, Tensor]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from regard.attention.positions import sinusoidal
 from regard.errors import CheckpointError, ConfigError, ResourceError, UsageError
 from regard.files import Sink, Source, json_bytes, written_aside
 
@@ -335,3 +336,25 @@ def _some(items: list[str]) -> str:
     """The first few of a list, and how many more there are."""
     more = len(items) - 8
     return f"{', '.join(items[:8])}{f' and {more} more' if more > 0 else ''}"
+
+
+def check_sines(theirs: Mapping[str, Tensor], names: tuple[str, ...], width: int, where: str) -> None:
+    """Refuse a file's tables of positions that are not the sines and cosines that are computed here.
+
+    Args:
+        theirs: The file's tensors.
+        names: What the tables' names end with.
+        width: Of a table: sines, then cosines.
+        where: The folder, for messages.
+
+    Raises:
+        CheckpointError: A table holds something else.
+    """
+    for name, table in theirs.items():
+        if name.endswith(names):
+            slack = 1e-3 if table.dtype in (torch.float32, torch.float64) else 1e-2
+            if table.dim() == 2 and table.shape[1] == width and table.is_floating_point():
+                wanted = sinusoidal(torch.arange(len(table)), width, "halves")
+                if not len(table) or (table.float() - wanted).abs().max() < slack:
+                    continue
+            raise CheckpointError(f"{name} holds other positions than sines and cosines", where=where)
