@@ -16,6 +16,7 @@ TASKS = {
     "translate": "pairs of texts: sentences and translations, words and their sounds",
     "lm": "texts: a model that goes on from a beginning",
     "mlm": "texts: a model that fills in what is masked",
+    "plm": "texts: a model that predicts tokens in any order, and fills in what is masked",
     "instruct": "prompts and answers: a language model that answers",
     "classify": "texts with classes: sentiment, topic, spam",
     "tag": "sentences with a tag a word: named entities, parts of speech",
@@ -25,7 +26,7 @@ TASKS = {
 
 def train(
     task: Annotated[
-        str | None, Parameter(help="What to train for: translate, lm, mlm, instruct, classify, regress, tag.")
+        str | None, Parameter(help="What to train for: translate, lm, mlm, plm, instruct, classify, regress, tag.")
     ] = None,
     *,
     data: Annotated[

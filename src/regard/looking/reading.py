@@ -98,7 +98,7 @@ def _encoded(product: Labeller | Tagger | Embedder | Filler, text: str) -> _Read
         tokens = product.tokenizer.encode(text)
         pieces = tuple(product.tokenizer.piece(token) for token in tokens)
         output = product.fill([text])[0].text if product.tokenizer.mask in text else ""
-        return _Read(tokens, pieces, output, product.model, {})
+        return _Read(tokens, pieces, output, product.read, {})
     if isinstance(product, Embedder):
         inner, output, run = product.tokenizer, "", product.model
         one = inner.encode(text)

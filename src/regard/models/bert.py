@@ -20,6 +20,7 @@ from regard.attention.positions import LearnedPositions
 from regard.errors import ConfigError, ContextError, UsageError
 from regard.layers.block import Block
 from regard.layers.mlp import ACTIVATIONS
+from regard.models.interface import MaskFiller
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,13 @@ class BertConfig:
     attention_dropout: float = 0.1
     norm_eps: float = 1e-12
 
+    @property
+    def fills(self) -> bool:
+        """Whether the model fills in masks."""
+        return self.head == "masked"
 
-class Bert(nn.Module):
+
+class Bert(MaskFiller):
     """x = norm(E[token] + P[position] + T[type] + L[language]); x ← block(x).
 
     Args:
@@ -180,6 +186,10 @@ class Bert(nn.Module):
         for block in self.blocks:
             x_ND = block(x_ND, segments)
         return x_ND
+
+    def at(self, tokens_N: Tensor, segments: Segments, places_M: Tensor) -> Tensor:
+        """Encode texts, and keep the rows of the masks."""
+        return self(tokens_N, segments)[places_M]
 
     def head(self, hidden_ND: Tensor) -> Tensor:
         """Predict what the head is for, at each token.

@@ -1,4 +1,4 @@
-"""What every family that reads one text and writes another offers: training, scoring and decoding need no more."""
+"""What families offer that write, go on from texts or fill in masks: training, scoring and decoding need no more."""
 
 from __future__ import annotations
 
@@ -158,4 +158,44 @@ class LanguageModel(TokenPredictor):
 
         Returns:
             The state after the prompts, a :class:`DecoderState`.
+        """
+
+
+class MaskFiller(nn.Module, ABC):
+    """Base of the families that can tell what stands at a place from what stands on both sides of it.
+
+    Attributes:
+        config: The family's settings, with ``vocab_size`` and ``fills``: whether it can with these settings, having the
+            head for it and seeing both sides.
+    """
+
+    config: Any
+
+    @property
+    def max_tokens(self) -> int | None:
+        """Tokens of a text at most; None where the model sets no limit."""
+        return None
+
+    @abstractmethod
+    def at(self, tokens_N: Tensor, segments: Segments, places_M: Tensor) -> Tensor:
+        """Compute what tells the tokens at some places, each as if the others stayed masked.
+
+        Args:
+            tokens_N: int64, tokens of the batch, the mask at these places.
+            segments: Which belong together.
+            places_M: int64, rows of the masks, ascending.
+
+        Returns:
+            hidden_MD; :meth:`head` turns it into scores of tokens.
+        """
+
+    @abstractmethod
+    def head(self, hidden_ND: Tensor) -> Tensor:
+        """Score every token of the vocabulary.
+
+        Args:
+            hidden_ND: From :meth:`at`.
+
+        Returns:
+            logits_NV.
         """
