@@ -42,7 +42,8 @@ def train(
     """Train a model, score it beside baselines, and write a run folder with a report.
 
     Args:
-        task: What to train for: ``translate``, ``lm``, ``mlm``, ``instruct``, ``classify``, ``regress``, ``tag``.
+        task: What to train for: ``translate``, ``lm``, ``mlm``, ``plm``, ``instruct``, ``classify``, ``regress``,
+            ``tag``.
         out: The run's folder.
         data: The training file; None where the recipe names its own.
         recipe_name: A recipe's name or YAML file; None is the task's default recipe.

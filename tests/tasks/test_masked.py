@@ -213,7 +213,7 @@ def test_a_batch_without_labels_has_no_loss(tmp_path: Path) -> None:
     model = task.build()
     none = torch.zeros(0, dtype=torch.int64)
     tokens_N = torch.tensor([task.tokenizer.start_id, task.tokenizer.end_id])
-    batch = MaskedBatch(tokens_N, none, none, Segments.ragged([2]))
+    batch = MaskedBatch(tokens_N, none, none, Segments.ragged([2]), torch.zeros_like(tokens_N))
     loss = task.loss(model, batch)
     loss.sum.backward()
     assert (float(loss.report), task.count(batch)) == (0.0, 0)

@@ -17,6 +17,7 @@ TASKS = {
     "lm": "texts: a model that goes on from a beginning",
     "mlm": "texts: a model that fills in what is masked",
     "xlm": "texts of several languages, and pairs of translations: a model that fills in what is masked",
+    "plm": "texts: a model that predicts tokens in any order, and fills in what is masked",
     "instruct": "prompts and answers: a language model that answers",
     "classify": "texts with classes: sentiment, topic, spam",
     "tag": "sentences with a tag a word: named entities, parts of speech",
@@ -26,7 +27,8 @@ TASKS = {
 
 def train(
     task: Annotated[
-        str | None, Parameter(help="What to train for: translate, lm, mlm, xlm, instruct, classify, regress, tag.")
+        str | None,
+        Parameter(help="What to train for: translate, lm, mlm, xlm, plm, instruct, classify, regress, tag."),
     ] = None,
     *,
     data: Annotated[

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -106,7 +107,7 @@ def _encoded(product: Labeller | Tagger | Embedder | Filler, text: str, language
         tokens = product.tokenizer.encode(text)
         pieces = tuple(product.tokenizer.piece(token) for token in tokens)
         output = product.fill([text], language=language)[0].text if product.tokenizer.mask in text else ""
-        return _Read(tokens, pieces, output, _told(product.model, language), {})
+        return _Read(tokens, pieces, output, partial(product.read, language=language), {})
     if isinstance(product, Embedder):
         inner, output, run = product.tokenizer, "", product.model
         one = inner.encode(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import lzma
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 from regard.metrics.measure import Measure
 
@@ -34,20 +35,23 @@ def likelihood(nats: float, tokens: int, words: int, num_bytes: int, how: str) -
     return {name: Measure(name, value, f"{name}|{counts}") for name, value in values.items()}
 
 
-def masked(nats: float, right: int, count: int, how: str) -> dict[str, Measure]:
-    """Score predictions of masked tokens: the share that is right, and exp(nats / count).
+def masked(
+    nats: float, right: int, count: int, how: str, kind: Literal["masked", "target"] = "masked"
+) -> dict[str, Measure]:
+    """Score predictions of tokens at some places: the share that is right, and exp(nats / count).
 
     Args:
         nats: −Σ ln p of the right tokens.
         right: How many were the most probable.
         count: How many there are.
-        how: How they were masked, for the signature.
+        how: How the places were chosen, for the signature.
+        kind: What stands there: masks, or targets of an order.
 
     Returns:
         The two measures by name.
     """
-    values = {"masked_accuracy": right / max(count, 1), "masked_perplexity": _exp(nats / max(count, 1))}
-    return {name: Measure(name, one, f"{name}|masked:{count}|{how}|version:regard-1") for name, one in values.items()}
+    values = {f"{kind}_accuracy": right / max(count, 1), f"{kind}_perplexity": _exp(nats / max(count, 1))}
+    return {name: Measure(name, one, f"{name}|{kind}:{count}|{how}|version:regard-1") for name, one in values.items()}
 
 
 def compressed_bits_per_byte(text: bytes, known: bytes = b"") -> float:

@@ -47,6 +47,8 @@ METRICS: dict[str, Metric] = {
     "masked_accuracy": Metric("accuracy at masked places", is_fraction=True),
     "next_sentence_accuracy": Metric("accuracy of whether the second part follows", is_fraction=True),
     "masked_perplexity": Metric("perplexity per masked token", "lower"),
+    "target_accuracy": Metric("accuracy at predicted places", is_fraction=True),
+    "target_perplexity": Metric("perplexity per predicted token", "lower"),
     "word_perplexity": Metric("perplexity per word", "lower"),
     "accuracy": Metric("accuracy", is_fraction=True),
     "f1": Metric("F1", is_fraction=True),

@@ -21,6 +21,7 @@ from regard.attention.positions import LearnedPositions
 from regard.errors import ConfigError, ContextError, UsageError
 from regard.layers.block import Block
 from regard.layers.mlp import ACTIVATIONS
+from regard.models.interface import MaskFiller
 
 
 @dataclass(frozen=True)
@@ -102,8 +103,13 @@ class BertConfig:
                 raise UsageError(f"unknown language {name[:40]!r}", mend=mend)
         return self.languages.index(one), self.languages.index(other or one)
 
+    @property
+    def fills(self) -> bool:
+        """Whether the model fills in masks."""
+        return self.head == "masked"
 
-class Bert(nn.Module):
+
+class Bert(MaskFiller):
     """x = norm(E[token] + P[position] + T[type] + L[language]); x ← block(x); no P where positions are rotary.
 
     Args:
@@ -242,6 +248,23 @@ class Bert(nn.Module):
             first_B = torch.zeros_like(segments.lengths_B).index_add(0, sequence_N, 1 - types_N)
             given["positions_N"] = torch.where(types_N > 0, places_N - first_B[sequence_N] + 1, places_N)
         return given
+
+    def number_languages(self, names: str) -> tuple[int, int] | None:
+        """Find the numbers of two texts' languages."""
+        return self.config.number_languages(names)
+
+    def at(
+        self,
+        tokens_N: Tensor,
+        segments: Segments,
+        places_M: Tensor,
+        types_N: Tensor | None = None,
+        languages_B2: Tensor | None = None,
+    ) -> Tensor:
+        """Encode texts, and keep the rows of the masks."""
+        if types_N is None:
+            return self(tokens_N, segments)[places_M]
+        return self(tokens_N, segments, **self.told(segments, types_N, languages_B2))[places_M]
 
     def head(self, hidden_ND: Tensor) -> Tensor:
         """Predict what the head is for, at each token.

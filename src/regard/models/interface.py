@@ -1,4 +1,4 @@
-"""What every family that reads one text and writes another offers: training, scoring and decoding need no more."""
+"""What families offer that write, go on from texts or fill in masks: training, scoring and decoding need no more."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, Self, get_args
 from torch import Tensor, nn
 
 from regard.attention import Segments
-from regard.errors import ConfigError
+from regard.errors import ConfigError, UsageError
 
 # Which tables of vectors are one: source, target and output; target and output; or none.
 Share = Literal["all", "target", "none"]
@@ -158,4 +158,69 @@ class LanguageModel(TokenPredictor):
 
         Returns:
             The state after the prompts, a :class:`DecoderState`.
+        """
+
+
+class MaskFiller(nn.Module, ABC):
+    """Base of the families that can tell what stands at a place from what stands on both sides of it.
+
+    Attributes:
+        config: The family's settings, with ``vocab_size`` and ``fills``: whether it can with these settings, having the
+            head for it and seeing both sides.
+    """
+
+    config: Any
+
+    @property
+    def max_tokens(self) -> int | None:
+        """Tokens of a text at most; None where the model sets no limit."""
+        return None
+
+    def number_languages(self, names: str) -> tuple[int, int] | None:
+        """Find the numbers of two texts' languages; a model that is told none knows none.
+
+        Args:
+            names: ``de`` for both, or ``en,de``; empty for none.
+
+        Returns:
+            The two numbers; None for a model that is told none.
+
+        Raises:
+            UsageError: The model has to be told and is not, or does not know a name.
+        """
+        if names:
+            raise UsageError("a language for a model that is told none", mend="leave it out")
+        return None
+
+    @abstractmethod
+    def at(
+        self,
+        tokens_N: Tensor,
+        segments: Segments,
+        places_M: Tensor,
+        types_N: Tensor | None = None,
+        languages_B2: Tensor | None = None,
+    ) -> Tensor:
+        """Compute what tells the tokens at some places, each as if the others stayed masked.
+
+        Args:
+            tokens_N: int64, tokens of the batch, the mask at these places.
+            segments: Which belong together.
+            places_M: int64, rows of the masks, ascending.
+            types_N: int64, of which of two texts each token is; None for single texts.
+            languages_B2: int64, the languages of the two; None where none is told.
+
+        Returns:
+            hidden_MD; :meth:`head` turns it into scores of tokens.
+        """
+
+    @abstractmethod
+    def head(self, hidden_ND: Tensor) -> Tensor:
+        """Score every token of the vocabulary.
+
+        Args:
+            hidden_ND: From :meth:`at`.
+
+        Returns:
+            logits_NV.
         """

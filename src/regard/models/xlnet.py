@@ -23,6 +23,7 @@ from regard.attention import Segments, masks
 from regard.attention.relative import Standing
 from regard.errors import ConfigError, FormatError, UsageError
 from regard.layers.relative import Joined, Memory, RelativeBlock, Stream
+from regard.models.interface import MaskFiller
 from regard.models.public import Layout, Rule, choose, count, expect, number
 from regard.models.registry import Family, Size, register
 
@@ -71,6 +72,11 @@ class XLNetConfig:
     attention_dropout: float = 0.1
     norm_eps: float = 1e-12
 
+    @property
+    def fills(self) -> bool:
+        """Whether the model fills in masks."""
+        return self.head == "tokens" and self.attention == "both"
+
 
 @dataclass(frozen=True, eq=False)
 class Streams:
@@ -87,7 +93,7 @@ class Streams:
     memory: Memory | None
 
 
-class XLNet(nn.Module):
+class XLNet(MaskFiller):
     """h = E[token], g = w at each target; h, g ← block(h, g), where both attend to h (behind the memory).
 
     Of the order z, h at z_t sees z_≤t and g at z_t sees z_<t.
@@ -223,6 +229,22 @@ class XLNet(nn.Module):
         hidden_ND, *targets = (self.dropout(x_ND) for x_ND, _ in streams)
         kept = self._remember(read, segments, memory) if remember else None
         return Streams(hidden_ND, targets[0] if targets else None, kept)
+
+    def at(
+        self,
+        tokens_N: Tensor,
+        segments: Segments,
+        places_M: Tensor,
+        types_N: Tensor | None = None,
+        languages_B2: Tensor | None = None,
+    ) -> Tensor:
+        """Predict masks as targets that all other tokens of their text come before; what stands there none reads."""
+        if languages_B2 is not None:
+            raise UsageError("languages for a model that is told none", where="XLNet", mend="leave them out")
+        if not len(places_M):
+            return self(tokens_N, segments, types_N)[places_M]
+        order_N = torch.zeros_like(tokens_N).index_fill(0, places_M, 1)
+        return cast(Tensor, self.streams(tokens_N, segments, types_N, order_N=order_N, targets_P=places_M).targets_PD)
 
     def head(self, hidden_ND: Tensor) -> Tensor:
         """Score every token of the vocabulary.

@@ -18,7 +18,7 @@ from regard.data.tokenizer import MASK, Tokenizer
 from regard.decoding import DecodeOptions
 from regard.errors import ContextError, DataError, FormatError, UsageError
 from regard.files import read_config, reading
-from regard.models.bert import Bert, BertConfig
+from regard.models.interface import MaskFiller
 from regard.models.public import describe, read_folder
 from regard.tasks.embedder import read_tokenizer
 from regard.tasks.translator import evaluating
@@ -26,6 +26,8 @@ from regard.tasks.translator import evaluating
 # Files beside the weights that may name the mask, and what it is called where none does.
 _SETTINGS, _NAMES = ("tokenizer_config.json", "special_tokens_map.json"), ("[MASK]", "<mask>")
 ROWS_AT_ONCE = 1024
+# Of a text, where neither the model nor who trained it sets a limit: the memory of attention grows with the square.
+MOST_TOKENS = 4096
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,7 @@ class Filler:
         device: Where it runs.
 
     Raises:
-        FormatError: The model has no such head.
+        FormatError: The model has no such head, or does not see both sides.
     """
 
     task = "mlm"
@@ -177,17 +179,18 @@ class Filler:
 
     def __init__(
         self,
-        model: Bert,
+        model: MaskFiller,
         tokenizer: MaskVocabulary,
         max_tokens: int | None = None,
         device: torch.device | None = None,
     ) -> None:
-        if model.config.head != "masked":
+        if not model.config.fills:
             raise FormatError("a model without a head that fills in masks", mend="use it with regard embed")
         self.device = torch.device("cpu") if device is None else device
         self.model, self.tokenizer = model.to(self.device).eval(), tokenizer
         self.mask, self.mask_id = tokenizer.mask, tokenizer.mask_id
-        self.max_tokens = model.max_tokens if max_tokens is None else min(max_tokens, model.max_tokens)
+        limits = [limit for limit in (max_tokens, model.max_tokens) if limit is not None]
+        self.max_tokens: int = min(limits, default=MOST_TOKENS)
 
     def tokenizers(self) -> dict[str, Any]:
         """Give the tokenizer by the name of its file."""
@@ -223,7 +226,7 @@ class Filler:
             ContextError: A text has more tokens than the model reads.
             UsageError: ``top_k`` is below 1, the language is none of the model's, or it has to be told.
         """
-        two = self.model.config.number_languages(language)
+        two = self.model.number_languages(language)
         if top_k < 1:
             raise UsageError(f"top_k is {top_k}", mend="give at least 1")
         rows = [np.array(self.tokenizer.encode(text), np.int64) for text in texts]
@@ -246,6 +249,36 @@ class Filler:
             ]
             found[n] = Filled(self.tokenizer.decode(rows[n].tolist()), choices)
         return [one for one in found if one is not None]
+
+    def read(self, tokens_N: torch.Tensor, segments: Segments, language: str = "") -> torch.Tensor:
+        """Run the model over texts as it runs to fill in their masks.
+
+        Args:
+            tokens_N: int64, tokens of the texts.
+            segments: Which belong together.
+            language: Of the texts; of models that are told.
+
+        Returns:
+            hidden_MD of the masks.
+        """
+        places_M, two = (tokens_N == self.mask_id).nonzero()[:, 0], self.model.number_languages(language)
+        if two is None:
+            return self.model.at(tokens_N, segments, places_M)
+        languages_B2 = torch.tensor([two] * len(segments), device=tokens_N.device)
+        return self.model.at(tokens_N, segments, places_M, torch.zeros_like(tokens_N), languages_B2)
+
+    def alone(self, labels: np.ndarray) -> tuple[float, int]:
+        """Predict tokens from a mask with no text around it, which says the same wherever that mask is from.
+
+        Args:
+            labels: int64, the tokens that stood there.
+
+        Returns:
+            −Σ ln p of them, and how many are the most probable.
+        """
+        row = np.array(self.tokenizer.encode(self.mask), np.int64)
+        _, logp_MV = next(self.predict([row], [np.flatnonzero(row == self.mask_id)]))
+        return -float(logp_MV[0, labels].sum()), int((labels == int(logp_MV[0].argmax())).sum())
 
     def predict(
         self,
@@ -272,13 +305,12 @@ class Filler:
             with evaluating(self.model), torch.inference_mode():
                 tokens_N = torch.from_numpy(np.concatenate(some)).to(self.device)
                 segments = Segments.ragged([len(row) for row in some], self.device)
-                given: dict[str, torch.Tensor] = {}
+                types_N = languages_B2 = None
                 if told is not None:
                     types_N = torch.from_numpy(np.concatenate([told[n][0] for n in batch])).to(self.device)
                     languages_B2 = torch.tensor([told[n][1] for n in batch], device=self.device)
-                    given = self.model.told(segments, types_N, languages_B2)
-                hidden_ND = self.model(tokens_N, segments, **given)
-                hidden_MD = hidden_ND[torch.from_numpy(flat_M).to(self.device)]
+                places_M = torch.from_numpy(flat_M).to(self.device)
+                hidden_MD = self.model.at(tokens_N, segments, places_M, types_N, languages_B2)
                 parts = [self.model.head(part).double().log_softmax(-1).cpu() for part in hidden_MD.split(ROWS_AT_ONCE)]
             logp_MV = torch.cat(parts)
             for n, part in zip(batch, logp_MV.split([len(one) for one in at]), strict=True):
@@ -286,7 +318,7 @@ class Filler:
 
 
 def is_masked(folder: str | Path) -> bool:
-    """Say whether a public folder holds an encoder with a head that fills in masks.
+    """Say whether a public folder holds a model with a head that fills in masks.
 
     Args:
         folder: With config.json.
@@ -297,8 +329,8 @@ def is_masked(folder: str | Path) -> bool:
     Raises:
         FormatError: The family, or a setting, is none that we have.
     """
-    _, config = describe(Path(folder))
-    return isinstance(config, BertConfig) and config.head == "masked"
+    family, config = describe(Path(folder))
+    return issubclass(family.build, MaskFiller) and config.fills  # type: ignore[arg-type]
 
 
 def load_filler(path: str | Path, device: torch.device | None = None) -> tuple[Filler, list[str]]:
@@ -319,7 +351,7 @@ def load_filler(path: str | Path, device: torch.device | None = None) -> tuple[F
     folder = Path(path)
     with reading(folder):
         family, model, warnings = read_folder(folder)
-        if not isinstance(model, Bert) or model.config.head != "masked":
+        if not isinstance(model, MaskFiller) or not model.config.fills:
             mend = "give a model with its head for masked tokens"
             raise FormatError(f"this {family} fills in no masks", where=str(folder), mend=mend)
         inner = read_tokenizer(folder, model.config.vocab_size)

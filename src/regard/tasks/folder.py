@@ -23,7 +23,7 @@ from regard.errors import CheckpointError, ConfigError, DataError, FormatError, 
 from regard.files import json_bytes, on_disk, read_config, reading, write_aside
 from regard.layers.pooling import Pooling
 from regard.models.bert import Bert, BertConfig
-from regard.models.interface import EncoderDecoder, LanguageModel
+from regard.models.interface import EncoderDecoder, LanguageModel, MaskFiller
 from regard.models.labelled import Labelled, Tagged
 from regard.models.registry import check_bounds, families, family
 from regard.models.weights import build_like, gather, read_tensors, write_tensors
@@ -332,7 +332,7 @@ def _tagger(
 _KINDS: dict[str, tuple[type, Callable[..., Any]]] = {
     Translator.task: (EncoderDecoder, _translator),
     Generator.task: (LanguageModel, _generator),
-    Filler.task: (Bert, _filler),
+    Filler.task: (MaskFiller, _filler),
     Classes.task: (Bert, _labeller),
     Numbers.task: (Bert, _labeller),
     Tagger.task: (Bert, _tagger),

@@ -25,9 +25,9 @@ from torch import Tensor, nn
 from regard.attention import Segments
 from regard.data.batching import like_lengths
 from regard.data.shards import Shard
-from regard.data.tokenizer import MASK, Tokenizer
+from regard.data.tokenizer import Tokenizer
 from regard.errors import ConfigError
-from regard.metrics.language import entropy, masked
+from regard.metrics.language import masked
 from regard.metrics.measure import Measure
 from regard.models.bert import Bert
 from regard.tasks.filler import Filler, OwnMasks
@@ -40,7 +40,6 @@ HELD_OUT_SEED = 0  # of what is hidden in held-out texts, whatever the run's see
 AROUND = 2  # start and end of each piece
 FOLLOWS, OTHER = 0, 1  # what is told of the second of two parts, by the public implementation's numbers
 NUM_SAMPLES = 10
-SAMPLE_TOKENS = 48
 
 
 @dataclass(frozen=True)
@@ -230,32 +229,25 @@ class MaskedTask(TextTask):
         rows, places = self.held_out("test")
         measures = masked(*self._score(product, rows, places), self._how())
         if self.is_paired:
-            name, (share, count) = "next_sentence_accuracy", self._follows(product.model, "test")
+            name, (share, count) = "next_sentence_accuracy", self._follows(cast(Bert, product.model), "test")
             how = f"pairs:{count}|half of other texts|context:{self.config.context}|version:regard-1"
             measures[name] = Measure(name, share, f"{name}|{how}")
-        # What it says of a mask with nothing but start and end around it is the same wherever that mask is from.
-        alone = np.array([self.tokenizer.start_id, self.masker.mask_id, self.tokenizer.end_id])
-        _, logp_MV = next(iter(product.predict([alone], [np.array([1])])))
         labels = np.concatenate([row[at] for row, at in zip(rows, places, strict=True)])
-        nats, right = -float(logp_MV[0, labels].sum()), int((labels == int(logp_MV[0].argmax())).sum())
-        self._alone = masked(nats, right, len(labels), "the mask alone")
+        self._alone = masked(*product.alone(labels), len(labels), "the mask alone")
         shown = range(0, len(rows), max(1, -(-len(rows) // NUM_SAMPLES)))
         read = [self.masker.hide_all(rows[n], places[n]) for n in shown]
         best = [row.copy() for row in read]
         for n, logp in product.predict(read, [places[n] for n in shown], self.config.batch_tokens):
             best[n][places[shown[n]]] = logp.argmax(-1).numpy()
-        sources, wanted, outputs = (self._show(some) for some in (read, [rows[n] for n in shown], best))
+        sources, wanted, outputs = (self.show(some) for some in (read, [rows[n] for n in shown], best))
         return Evaluated(measures, sources, [[text] for text in wanted], outputs)
 
     def baselines(self, evaluated: Evaluated) -> dict[str, dict[str, Measure]]:
         """Score the most frequent token, and the model itself without the text around a mask, at the same places."""
-        counts = np.bincount(self.train.tokens, minlength=self.tokenizer.vocab_size)
-        counts[self.tokenizer.special_ids] = 0
         rows, places = self.held_out("test")
         labels = np.concatenate([row[at] for row, at in zip(rows, places, strict=True)])
-        nats, right = entropy(labels.tolist(), counts.tolist()), int((labels == counts.argmax()).sum())
         return {
-            "tokens by their frequency": masked(nats, right, len(labels), "tokens by frequency"),
+            "tokens by their frequency": masked(*self.by_frequency(labels), len(labels), "tokens by frequency"),
             "this model without the text around": self._alone,
         }
 
@@ -328,11 +320,6 @@ class MaskedTask(TextTask):
         first = shard.starts[text] + 1
         inside = shard.tokens[first + start : first + end].astype(np.int64)
         return np.concatenate([[self.tokenizer.start_id], inside, [self.tokenizer.end_id]])
-
-    def _show(self, rows: Sequence[np.ndarray]) -> list[str]:
-        """Write rows as a reader would: a mask takes the space before it along, which is put back."""
-        texts = [self.tokenizer.decode(row[:SAMPLE_TOKENS].tolist()) for row in rows]
-        return [text.replace(MASK, f" {MASK}").strip() for text in texts]
 
 
 def score(

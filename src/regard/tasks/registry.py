@@ -13,6 +13,7 @@ from regard.tasks.labelled import LabelledConfig, LabelledTask
 from regard.tasks.labeller import Classes, Numbers
 from regard.tasks.language import LanguageConfig, LanguageTask
 from regard.tasks.masked import MaskedConfig, MaskedTask
+from regard.tasks.permuted import PermutedConfig, PermutedTask
 from regard.tasks.tagged import TaggedConfig, TaggedTask
 from regard.tasks.translate import TranslateConfig, TranslateTask
 
@@ -35,6 +36,7 @@ TASKS: dict[str, Kind] = {
     "lm": Kind(LanguageConfig, LanguageTask.prepare),
     "mlm": Kind(MaskedConfig, MaskedTask.prepare),
     "xlm": Kind(CrosslingualConfig, CrosslingualTask.prepare),
+    "plm": Kind(PermutedConfig, PermutedTask.prepare),
     "instruct": Kind(InstructConfig, InstructTask.prepare),
     "classify": Kind(LabelledConfig, partial(LabelledTask.prepare, Classes)),
     "tag": Kind(TaggedConfig, TaggedTask.prepare),

@@ -6,7 +6,7 @@ What language models share, whether they read from left to right or fill in what
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -18,8 +18,9 @@ from regard.data import catalogue
 from regard.data.batching import cuts
 from regard.data.documents import Between, read_documents
 from regard.data.shards import Shard
-from regard.data.tokenizer import Kind, Tokenizer
+from regard.data.tokenizer import MASK, Kind, Tokenizer
 from regard.errors import ConfigError, DataError
+from regard.metrics.language import entropy
 from regard.models.bert import Bert
 from regard.models.interface import LanguageModel
 from regard.tasks.building import build
@@ -27,6 +28,7 @@ from regard.tasks.corpus import CATALOGUE
 from regard.tasks.task import Loss, cross_entropy
 
 TOKENIZER_BYTES = 1 << 26  # of text that a tokenizer is fit on
+SAMPLE_TOKENS = 48
 
 M = TypeVar("M", LanguageModel, Bert)
 
@@ -183,6 +185,24 @@ class TextTask:
     def signature(self) -> str:
         """Say what the scores depend on besides the model: their own signatures have it."""
         return ""
+
+    def by_frequency(self, labels: np.ndarray) -> tuple[float, int]:
+        """Predict tokens by how often each occurs in the training part, special ones never.
+
+        Args:
+            labels: int64, the tokens.
+
+        Returns:
+            −Σ ln p of them, and how many are the most frequent one.
+        """
+        counts = np.bincount(self.train.tokens, minlength=self.tokenizer.vocab_size)
+        counts[self.tokenizer.special_ids] = 0
+        return entropy(labels.tolist(), counts.tolist()), int((labels == counts.argmax()).sum())
+
+    def show(self, rows: Sequence[np.ndarray]) -> list[str]:
+        """Write beginnings of rows as a reader would: a mask takes the space before it along, which is put back."""
+        texts = [self.tokenizer.decode(row[:SAMPLE_TOKENS].tolist()) for row in rows]
+        return [text.replace(MASK, f" {MASK}").strip() for text in texts]
 
     def build_for(self, context: int, model: dict[str, Any], default: str, kind: type[M], does: str) -> M:
         """Build a model that reads pieces of this length.
