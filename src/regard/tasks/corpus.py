@@ -25,7 +25,8 @@ class PairData:
             ``catalogue:NAME``.
         dev: Development file; None splits a part off ``train``.
         test: Test file; None splits another part off ``train``.
-        source: Column (or suffix of parallel files) of the source; None for the format's default.
+        source: Column (or suffix of parallel files) of the source, or two columns with a comma between; None for the
+            format's default.
         target: Column or suffix of the target.
         extra: More training pairs: files with the same columns, or the training parts of catalogue entries. A pair is
             left out if one of its sides is, but for case and punctuation, a side of a development or test pair.

@@ -19,6 +19,7 @@ from torch import Tensor
 from regard.attention import Segments
 from regard.data import Pair
 from regard.data.batching import Order
+from regard.data.examples import BETWEEN
 from regard.errors import ConfigError
 from regard.layers.pooling import Pooling
 from regard.metrics.measure import Measure
@@ -29,8 +30,6 @@ from regard.tasks.corpus import Corpus, LabelData, read_labelled
 from regard.tasks.encoders import LabelTokenizerConfig, start
 from regard.tasks.labeller import Classes, Labeller, Numbers, TextPairs, cut
 from regard.tasks.task import Batch, Evaluated, Loss, check_counts, check_smoothing
-
-BETWEEN = "\t"  # two texts of one row stand in one cell, this between them
 
 
 @dataclass(frozen=True)
