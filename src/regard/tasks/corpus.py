@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Literal
 
@@ -44,28 +44,6 @@ class PairData:
     repeat: int = 1
     on_long: Literal["error", "drop"] = "drop"
     max_tokens: int = 256
-
-
-@dataclass(frozen=True)
-class LabelData(PairData):
-    """Where labelled texts come from.
-
-    Attributes:
-        also_test: Further test files by names of your choice, ``{de: test.de.tsv}``, with the same columns: each is
-            scored beside the test part. None of their texts is trained on or chosen by.
-    """
-
-    also_test: dict[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Refuse further tests without a name or a file.
-
-        Raises:
-            ConfigError: A name or a file is empty, or no text.
-        """
-        for name, path in self.also_test.items():
-            if not (isinstance(name, str) and isinstance(path, str) and name.strip() and path):
-                raise ConfigError(f"also_test has {name!r}: {path!r}", where="data", mend="write NAME: FILE")
 
 
 @dataclass(frozen=True)
@@ -150,23 +128,6 @@ def read_corpus(config: PairData, seed: int) -> Corpus:
             "development or test pair."
         )
     return Corpus(train, corpus.dev, corpus.test, notes, tuple(origins))
-
-
-def read_labelled(config: LabelData, seed: int) -> Corpus:
-    """Read labelled texts and the further test files.
-
-    Args:
-        config: Where they are.
-        seed: Of the split.
-
-    Returns:
-        All parts.
-    """
-    corpus = read_corpus(config, seed)
-    others = {
-        name: read_pairs(path, source=config.source, target=config.target) for name, path in config.also_test.items()
-    }
-    return replace(corpus, others=others)
 
 
 def _catalogued(config: PairData) -> Corpus:
