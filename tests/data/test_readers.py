@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data import Pair, read_lines, read_pairs
+from regard.data import Pair, read_lines, read_pairs, split_pairs
 from regard.errors import DataError, FormatError, RegardError, ResourceError, UsageError
 
 # Everything that a line may hold: NEL, U+2028, form feed and the other line ends of str.splitlines are no line ends
@@ -401,3 +401,48 @@ def test_parquet_without_pyarrow_names_the_extra(tmp_path: Path) -> None:
     last = done.stderr.splitlines()[-1]
     assert last.startswith("regard.errors.ResourceError")
     assert "pip install 'regard[parquet]'" in last
+
+
+def two_texts(path: Path, rows: list[dict[str, str]]) -> Path:
+    """Write rows in the format that the name says."""
+    names, kind = list(rows[0]), path.suffix
+    if kind == ".parquet":
+        pyarrow = pytest.importorskip("pyarrow")
+        pytest.importorskip("pyarrow.parquet")
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    elif kind == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif kind == ".tsv":
+        path.write_text("".join("\t".join(cells) + "\n" for cells in [names, *(row.values() for row in rows)]))
+    else:
+        with path.open("w", newline="") as file:
+            csv.writer(file).writerows([names, *(row.values() for row in rows)])
+    return path
+
+
+@pytest.mark.parametrize("kind", [".tsv", ".csv", ".jsonl", ".parquet"])
+def test_two_columns_are_two_texts(tmp_path: Path, kind: str) -> None:
+    rows = [
+        {"label": "yes", "hypo": '"B", he said', "a,b": "first", "premise": "A, a"},
+        {"label": "no", "hypo": "C", "a,b": "second", "premise": "D" if kind == ".tsv" else "D\td"},
+    ]
+    path = two_texts(tmp_path / f"p{kind}", rows)
+    found = read_pairs(path, source="premise, hypo", target="label")
+    second = "D\tC" if kind == ".tsv" else "D d\tC"
+    assert [(one.source, one.target) for one in found] == [('A, a\t"B", he said', "yes"), (second, "no")]
+    assert [one.source for one in read_pairs(path, source="a,b", target="label")] == ["first", "second"]
+    with pytest.raises(DataError, match="3 columns for the source; name one text, or two"):
+        read_pairs(path, source="premise,hypo,label", target="label")
+    with pytest.raises(DataError, match="'hypos'"):
+        read_pairs(path, source="premise,hypos", target="label")
+    path = two_texts(tmp_path / f"q{kind}", [rows[0], rows[0] | {"hypo": " "}])
+    with pytest.raises(DataError, match=r"(line 3|row 2|line 2): one of two texts is empty"):
+        read_pairs(path, source="premise,hypo", target="label")
+
+
+def test_texts_that_share_their_first_are_in_one_part() -> None:
+    pairs = [Pair(f"Premise {n // 3}\thypothesis {n}", "yes", n + 1) for n in range(300)]
+    splits = split_pairs(pairs, seed=4)
+    first = [{pair.source.split("\t")[0] for pair in part} for part in (splits.train, splits.dev, splits.test)]
+    assert [len(part) for part in first] == [90, 5, 5]
+    assert len(set.union(*first)) == 100

@@ -15,10 +15,10 @@ from regard.attention import Segments
 from regard.errors import ConfigError, ContextError, DataError
 from regard.models.public import read_folder
 from regard.tasks.baselines import BagOfWords
-from regard.tasks.corpus import LabelData, read_labelled
 from regard.tasks.encoders import LabelTokenizerConfig
 from regard.tasks.labelled import LabelledConfig, LabelledTask
 from regard.tasks.labeller import Classes, Labeller, Numbers
+from regard.tasks.published import LabelData, read_labelled
 from regard.training import recipe, run
 
 TINY = {"family": "bert", "embed_dim": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 32}

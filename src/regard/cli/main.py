@@ -44,6 +44,10 @@ VERBS = {
         'fill runs/book <<< "In the <mask> was the word"',
     ),
     "classify": ("Label each line of standard input: a class or a number.", "classify runs/mood < texts.txt"),
+    "submit": (
+        "Write a benchmark's submission file from its hidden test set.",
+        "submit runs/cola --layout glue-cola --data GLUE/CoLA -o submission",
+    ),
     "tag": ("Tag the words of each line of standard input.", "tag runs/entities < texts.txt"),
     "embed": (
         "Give each line of standard input a vector, as JSON.",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object a line.")]
 Device = Annotated[str, Parameter(help="Where it runs: auto, cpu, cuda, cuda:1, …")]
 Model = Annotated[str, Parameter(help="A run's folder, or the model folder in it.")]
-Source = Annotated[str | None, Parameter(help="Column (or suffix of parallel files) of the source.")]
+Source = Annotated[str | None, Parameter(help="Column (or suffix of parallel files) of the source; two texts: A,B.")]
 Target = Annotated[str | None, Parameter(help="Column (or suffix of parallel files) of the target.")]
 
 # A line over this many bytes is refused before it is tokenized.

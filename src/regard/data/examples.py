@@ -1,11 +1,12 @@
 """Examples as they leave a file, and the checks that every reader makes on their text."""
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from regard.errors import DataError, FormatError
 
+BETWEEN = "\t"  # two texts of one row stand in one source, this between them
 _SHOWN_NAMES = 8
 _SHOWN_CHARS = 40
 
@@ -106,6 +107,46 @@ def find_column(names: Sequence[str], wanted: str, *, where: str) -> int:
     if found:
         raise DataError(f"{len(found)} columns are named {wanted!r}", where=where, mend="give each its own name")
     raise DataError(f"no column is named {wanted!r}", where=where, mend=f"the names are {list_names(names, wanted)}")
+
+
+def source_names(known: Collection[str], wanted: str, *, where: str) -> list[str]:
+    """Tell one column's name from two with a comma between; a column whose own name has the comma comes first.
+
+    Args:
+        known: The names that the file has.
+        wanted: What the user gave for the source.
+        where: File and line of the names.
+
+    Returns:
+        One name or two.
+
+    Raises:
+        DataError: There are three names or more.
+    """
+    names = [wanted] if wanted in known else [name.strip() for name in wanted.split(",")]
+    if len(names) > 2:
+        raise DataError(f"{len(names)} columns for the source", where=where, mend="name one text, or two")
+    return names
+
+
+def join_texts(texts: Sequence[str], *, where: str) -> str:
+    """Make one source of a row's text, or of its two; a tab inside one of two becomes a space.
+
+    Args:
+        texts: One or two.
+        where: File and line, as an error should show it.
+
+    Returns:
+        The source.
+
+    Raises:
+        DataError: One of two is empty.
+    """
+    if len(texts) == 1:
+        return texts[0]
+    if not all(text.strip() for text in texts):
+        raise DataError("one of two texts is empty", where=where, mend="fill it in or remove the row")
+    return BETWEEN.join(text.replace(BETWEEN, " ") for text in texts)
 
 
 def list_names(names: Sequence[str], wanted: str) -> str:

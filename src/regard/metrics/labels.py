@@ -46,6 +46,27 @@ def classes(predicted: Sequence[str], wanted: Sequence[str]) -> dict[str, Measur
     }
 
 
+def positive_f1(predicted: Sequence[str], wanted: Sequence[str], positive: str) -> Measure:
+    """Score one class against the rest: F1 = 2 TP / (2 TP + FP + FN), zero where it is neither predicted nor there.
+
+    Args:
+        predicted: Labels by the model.
+        wanted: The right ones.
+        positive: The class.
+
+    Returns:
+        ``positive_f1``.
+
+    Raises:
+        DataError: The two differ in number, or are empty.
+    """
+    _check(predicted, wanted)
+    right = sum(one == other == positive for one, other in zip(predicted, wanted, strict=True))
+    count = sum(one == positive for one in (*predicted, *wanted))
+    how = f"positive_f1|of:{positive}|n:{len(wanted)}|version:regard-1"
+    return Measure("positive_f1", 2 * right / count if count else 0.0, how)
+
+
 def numbers(predicted: Sequence[float], wanted: Sequence[float]) -> dict[str, Measure]:
     """Score numbers.
 

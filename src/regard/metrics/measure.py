@@ -52,6 +52,7 @@ METRICS: dict[str, Metric] = {
     "word_perplexity": Metric("perplexity per word", "lower"),
     "accuracy": Metric("accuracy", is_fraction=True),
     "f1": Metric("F1", is_fraction=True),
+    "positive_f1": Metric("F1 of the positive class", is_fraction=True),
     "matthews": Metric("Matthews correlation"),
     "pearson": Metric("Pearson correlation"),
     "spearman": Metric("Spearman correlation"),

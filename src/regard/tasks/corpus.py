@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Literal
 
@@ -25,7 +25,8 @@ class PairData:
             ``catalogue:NAME``.
         dev: Development file; None splits a part off ``train``.
         test: Test file; None splits another part off ``train``.
-        source: Column (or suffix of parallel files) of the source; None for the format's default.
+        source: Column (or suffix of parallel files) of the source, or two columns with a comma between; None for the
+            format's default.
         target: Column or suffix of the target.
         extra: More training pairs: files with the same columns, or the training parts of catalogue entries. A pair is
             left out if one of its sides is, but for case and punctuation, a side of a development or test pair.
@@ -43,29 +44,6 @@ class PairData:
     repeat: int = 1
     on_long: Literal["error", "drop"] = "drop"
     max_tokens: int = 256
-
-
-@dataclass(frozen=True)
-class LabelData(PairData):
-    """Where labelled texts come from.
-
-    Attributes:
-        also_test: Further test files by names of your choice, ``{de: test.de.tsv}``, with the same columns, or the
-            test parts of catalogue entries: each is scored beside the test part. None of their texts is trained on or
-            chosen by.
-    """
-
-    also_test: dict[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Refuse further tests without a name or a file.
-
-        Raises:
-            ConfigError: A name or a file is empty, or no text.
-        """
-        for name, path in self.also_test.items():
-            if not (isinstance(name, str) and isinstance(path, str) and name.strip() and path):
-                raise ConfigError(f"also_test has {name!r}: {path!r}", where="data", mend="write NAME: FILE")
 
 
 @dataclass(frozen=True)
@@ -140,7 +118,7 @@ def read_corpus(config: PairData, seed: int) -> Corpus:
     }
     train, notes, origins = corpus.train * config.repeat, list(corpus.notes), list(corpus.origins) * config.repeat
     for name in config.extra:
-        pairs, notice = _part(name, config, "train")
+        pairs, notice = read_part(name, config, "train")
         kept = [pair for pair in pairs if held_out.isdisjoint((normalized(pair.source), normalized(pair.target)))]
         train += kept
         origins.append((name, len(kept)))
@@ -150,22 +128,6 @@ def read_corpus(config: PairData, seed: int) -> Corpus:
             "development or test pair."
         )
     return Corpus(train, corpus.dev, corpus.test, notes, tuple(origins))
-
-
-def read_labelled(config: LabelData, seed: int) -> Corpus:
-    """Read labelled texts and the further test files.
-
-    Args:
-        config: Where they are.
-        seed: Of the split.
-
-    Returns:
-        All parts.
-    """
-    corpus = read_corpus(config, seed)
-    found = {name: _part(path, config, "test") for name, path in config.also_test.items()}
-    notes = [f"{name}: {note}" for name, (_, of) in found.items() for note in of]
-    return replace(corpus, others={name: pairs for name, (pairs, _) in found.items()}, notes=[*corpus.notes, *notes])
 
 
 def _catalogued(config: PairData) -> Corpus:
@@ -196,8 +158,17 @@ def _split(config: PairData, seed: int) -> Corpus:
     return Corpus(train, dev, test, notes, ((config.train, len(train)),))
 
 
-def _part(name: str, config: PairData, part: str) -> tuple[list[Pair], list[str]]:
-    """Read a file of pairs, or a part of a catalogue entry, and say where it comes from."""
+def read_part(name: str, config: PairData, part: str) -> tuple[list[Pair], list[str]]:
+    """Read a file of pairs, or a part of a catalogue entry.
+
+    Args:
+        name: The file, or ``catalogue:NAME``.
+        config: Names the file's columns.
+        part: Of the entry: ``train``, ``dev`` or ``test``.
+
+    Returns:
+        The pairs, and where they come from.
+    """
     if name.startswith(CATALOGUE):
         name = name.removeprefix(CATALOGUE)
         folder = catalogue.get(name)

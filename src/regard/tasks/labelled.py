@@ -19,18 +19,20 @@ from torch import Tensor
 from regard.attention import Segments
 from regard.data import Pair
 from regard.data.batching import Order
+from regard.data.benchmarks import layout
+from regard.data.examples import BETWEEN
 from regard.errors import ConfigError
 from regard.layers.pooling import Pooling
+from regard.metrics.labels import positive_f1
 from regard.metrics.measure import Measure
 from regard.models.bert import Bert
 from regard.models.labelled import Labelled
 from regard.tasks.baselines import BagOfWords
-from regard.tasks.corpus import Corpus, LabelData, read_labelled
+from regard.tasks.corpus import Corpus
 from regard.tasks.encoders import LabelTokenizerConfig, start
 from regard.tasks.labeller import Classes, Labeller, Numbers, TextPairs, cut
+from regard.tasks.published import LabelData, read_labelled
 from regard.tasks.task import Batch, Evaluated, Loss, check_counts, check_smoothing
-
-BETWEEN = "\t"  # two texts of one row stand in one cell, this between them
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,9 @@ class LabelledConfig:
         dropout: Of the encoder; below 0 as its maker set it.
         batch_tokens: Tokens of a micro-batch at most.
         label_smoothing: ε of label smoothing; classes alone.
+        positive: The class whose F1 is given besides; empty for none, or for the benchmark's.
+        monitor: The metric that chooses checkpoints; empty for the benchmark's first official one, or accuracy, or
+            the Pearson correlation.
     """
 
     data: LabelData
@@ -61,6 +66,8 @@ class LabelledConfig:
     dropout: float = -1.0
     batch_tokens: int = 1024
     label_smoothing: float = 0.0
+    positive: str = ""
+    monitor: str = ""
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range.
@@ -119,13 +126,18 @@ class LabelledTask:
         seed: int,
     ) -> None:
         self.config, self.corpus, self.tokenizer, self.goal = config, corpus, tokenizer, goal
-        self._encoder, self.monitor, self.data_notes = encoder, goal.monitor, corpus.notes
+        self._encoder, self.data_notes = encoder, corpus.notes
+        self.positive, self.monitor = _metrics(config, goal)
         self.languages: tuple[int, int] | None = None
         self.criterion: Callable[..., Loss] = goal.loss
         self.notes: list[str] = []
         self.train = self._rows(corpus.train, "training")
         self.dev, self.test_rows = self._rows(corpus.dev, "development"), self._rows(corpus.test, "test")
         self.other_rows = {name: self._rows(pairs, f"{name} test") for name, pairs in corpus.others.items()}
+        if isinstance(
+            goal, Numbers
+        ):  # a class that training lacks counts as missed, but what is no number has no score
+            goal.targets(*self._labels(corpus.test))
         for name, pairs in corpus.others.items():  # a label that training lacks is another file's mistake, found now
             goal.targets([pair.target for pair in pairs], [f"test set {name}, line {pair.line}" for pair in pairs])
         self.targets = goal.targets(*self._labels(corpus.train))
@@ -148,8 +160,10 @@ class LabelledTask:
         Returns:
             The task.
         """
+        if config.data.layout and (task := layout(config.data.layout).task) != goals.task:
+            raise ConfigError(f"{config.data.layout} is no task of {goals.task}", mend=f"regard train {task}")
         corpus = read_labelled(config.data, seed)
-        where = [f"{config.data.train}, line {pair.line}" for pair in corpus.train]
+        where = [f"{corpus.origins[0][0]}, line {pair.line}" for pair in corpus.train]
         goal = goals.fit([pair.target for pair in corpus.train], where)
         texts = (text for pair in corpus.train for text in pair.source.split(BETWEEN))
         kept = None if is_new else folder / "tokenizer.json"
@@ -220,7 +234,7 @@ class LabelledTask:
         loss = float(self.goal.loss(outputs, self.dev_targets, 0.0).report) / len(self.dev)
         if not np.isfinite(loss):
             return {"loss": loss}
-        measures = self.goal.measure(self.goal.labels(outputs), self._labels(self.corpus.dev)[0])
+        measures = self._measure(self.goal.labels(outputs), self._labels(self.corpus.dev)[0])
         return {"loss": loss, **{name: one.value for name, one in measures.items()}}
 
     def test(self, product: Labeller) -> Evaluated:
@@ -242,7 +256,7 @@ class LabelledTask:
         else:
             simple, name = str(self.goal.mean), "the mean"
         found = {"ridge on words": self.goal.labels(self._bag(evaluated.sources)), name: [simple] * len(wanted)}
-        return {name: self.goal.measure(predicted, wanted) for name, predicted in found.items()}
+        return {name: self._measure(predicted, wanted) for name, predicted in found.items()}
 
     @cached_property
     def _bag(self) -> BagOfWords:
@@ -255,12 +269,18 @@ class LabelledTask:
         wanted, _ = self._labels(pairs)
         two = product.model.config.number_languages(languages)
         predicted = self.goal.labels(product.outputs(rows, languages=two))
-        measures = self.goal.measure(predicted, wanted)
+        measures = self._measure(predicted, wanted)
         return Evaluated(measures, [_shown(pair) for pair in pairs], [[one] for one in wanted], predicted)
 
     def signature(self) -> str:
         """Say what the scores depend on besides the model."""
         return f"|max_tokens:{self.config.data.max_tokens}"
+
+    def _measure(self, predicted: Sequence[str], wanted: Sequence[str]) -> dict[str, Measure]:
+        measures = self.goal.measure(predicted, wanted)
+        if self.positive:
+            measures["positive_f1"] = positive_f1(predicted, wanted, self.positive)
+        return measures
 
     def _one_hot(self, targets_B: Tensor) -> Tensor:
         if isinstance(self.goal, Numbers):
@@ -282,3 +302,16 @@ class LabelledTask:
 
 def _shown(pair: Pair) -> str:
     return pair.source.replace(BETWEEN, " | ")
+
+
+def _metrics(config: LabelledConfig, goal: Classes | Numbers) -> tuple[str, str]:
+    """Find out which class F1 is of, and which metric chooses."""
+    of = layout(config.data.layout) if config.data.layout else None
+    positive = config.positive or (of.positive if of else "")
+    if positive and not (isinstance(goal, Classes) and positive in goal.names):
+        raise ConfigError(f"positive is {positive[:40]!r}, which is no class", mend="name one, or leave it out")
+    known = (*goal.metrics, *(("positive_f1",) if positive else ()))
+    monitor = config.monitor or (of.metrics[0] if of else known[0])
+    if monitor not in known:
+        raise ConfigError(f"monitor is {monitor[:40]!r}", mend=f"choose from {', '.join(known)}")
+    return positive, monitor

@@ -30,12 +30,13 @@ class Objective(Protocol):
     Attributes:
         task: A key of :data:`regard.tasks.registry.TASKS`.
         num_outputs: Numbers that the model gives for each text.
-        monitor: The metric that decides.
+        metrics: What labels are scored by; the first decides where nothing else is asked for.
     """
 
     task: str
-    monitor: str
 
+    @property
+    def metrics(self) -> tuple[str, ...]: ...
     @property
     def num_outputs(self) -> int: ...
 
@@ -70,7 +71,7 @@ class Classes:
 
     names: tuple[str, ...]
     task = "classify"
-    monitor = "accuracy"
+    metrics = ("accuracy", "f1", "matthews")
 
     @staticmethod
     def fit(labels: Sequence[str], where: Sequence[str]) -> Classes:
@@ -118,7 +119,7 @@ class Numbers:
     mean: float
     deviation: float
     task = "regress"
-    monitor = "pearson"
+    metrics = ("pearson", "spearman")
 
     @staticmethod
     def fit(labels: Sequence[str], where: Sequence[str]) -> Numbers:

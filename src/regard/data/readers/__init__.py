@@ -40,8 +40,8 @@ def read_pairs(
 
     Args:
         path: A file, two parallel files joined by a comma, their common prefix, or ``-`` for TSV on standard input.
-        source: Column or key of the source, or the suffix of a parallel file; None means ``source``, or for TSV
-            that there is no header.
+        source: Column or key of the source (of two texts both, with a comma between), or the suffix of a parallel
+            file; None means ``source``, or for TSV that there is no header.
         target: As ``source``, for the target.
         text_cap_bytes: Most bytes that a line (a cell in Parquet) may have.
 

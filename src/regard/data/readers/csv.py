@@ -2,7 +2,7 @@
 
 import csv
 
-from regard.data.examples import Pair, find_column, make_pair
+from regard.data.examples import Pair, find_column, join_texts, make_pair, source_names
 from regard.data.readers.text import empty_file, numbered_lines_with_ends, shown
 from regard.errors import DataError, FormatError
 
@@ -12,7 +12,7 @@ def read_csv(path: str, *, source: str | None, target: str | None, text_cap_byte
 
     Args:
         path: A file.
-        source: Column of the source; None means ``source``.
+        source: Column of the source, or two with a comma between; None means ``source``.
         target: Column of the target; None means ``target``.
         text_cap_bytes: Most bytes that a line and a cell may have.
 
@@ -30,7 +30,7 @@ def read_csv(path: str, *, source: str | None, target: str | None, text_cap_byte
     lines = numbered_lines_with_ends(path, text_cap_bytes=text_cap_bytes)
     rows = csv.reader((text for _, text in lines), strict=True)
     names: list[str] = []
-    columns = (0, 1)
+    sources, column = [0], 1
     pairs: list[Pair] = []
     start = 1
     try:
@@ -39,13 +39,14 @@ def read_csv(path: str, *, source: str | None, target: str | None, text_cap_byte
             if not cells:
                 raise DataError("the line is blank", where=where, mend="remove it")
             if not names:
-                names, columns = cells, _columns(cells, source or "source", target or "target", where)
+                names = cells
+                sources, column = _columns(cells, source or "source", target or "target", where)
             elif len(cells) != len(names):
                 what, mend = f"{len(cells)} columns instead of {len(names)}", "quote cells that hold commas"
                 raise DataError(what, where=where, mend=mend)
             else:
-                texts = cells[columns[0]], cells[columns[1]]
-                pairs.append(make_pair(*texts, start, where=where, text_cap_bytes=text_cap_bytes))
+                text = join_texts([cells[place] for place in sources], where=where)
+                pairs.append(make_pair(text, cells[column], start, where=where, text_cap_bytes=text_cap_bytes))
             start = rows.line_num + 1
     except csv.Error as error:
         raise FormatError(f"not CSV ({error})", where=f"{shown(path)}, line {start}", mend="check the quotes") from None
@@ -54,8 +55,9 @@ def read_csv(path: str, *, source: str | None, target: str | None, text_cap_byte
     return pairs
 
 
-def _columns(names: list[str], source: str, target: str, where: str) -> tuple[int, int]:
-    """Find both columns; a file cut with semicolons gets its own remedy."""
+def _columns(names: list[str], source: str, target: str, where: str) -> tuple[list[int], int]:
+    """Find the columns; a file cut with semicolons gets its own remedy."""
     if len(names) == 1 and ";" in names[0]:
         raise DataError("the header has semicolons and no comma", where=where, mend="separate columns with commas")
-    return find_column(names, source, where=where), find_column(names, target, where=where)
+    wanted = source_names(names, source, where=where)
+    return [find_column(names, name, where=where) for name in wanted], find_column(names, target, where=where)

@@ -2,7 +2,7 @@
 
 import json
 
-from regard.data.examples import Pair, list_names, make_pair
+from regard.data.examples import Pair, join_texts, list_names, make_pair, source_names
 from regard.data.readers.text import empty_file, numbered_lines, shown
 from regard.errors import DataError, FormatError
 
@@ -12,7 +12,7 @@ def read_jsonl(path: str, *, source: str | None, target: str | None, text_cap_by
 
     Args:
         path: A file.
-        source: Key of the source; None means ``source``.
+        source: Key of the source, or two with a comma between; None means ``source``.
         target: Key of the target; None means ``target``.
         text_cap_bytes: Most bytes that a line may have.
 
@@ -29,8 +29,10 @@ def read_jsonl(path: str, *, source: str | None, target: str | None, text_cap_by
     for number, line in numbered_lines(path, text_cap_bytes=text_cap_bytes):
         where = f"{shown(path)}, line {number}"
         value = _parse(line, where)
-        texts = _string(value, source or "source", where), _string(value, target or "target", where)
-        pairs.append(make_pair(*texts, number, where=where, text_cap_bytes=text_cap_bytes))
+        names = source_names(value, source or "source", where=where)
+        text = join_texts([_string(value, name, where) for name in names], where=where)
+        wanted = _string(value, target or "target", where)
+        pairs.append(make_pair(text, wanted, number, where=where, text_cap_bytes=text_cap_bytes))
     if not pairs:
         raise empty_file(path)
     return pairs

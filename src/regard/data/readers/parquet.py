@@ -1,6 +1,6 @@
 """Parquet pairs, through the optional package pyarrow."""
 
-from regard.data.examples import Pair, find_column, make_pair
+from regard.data.examples import Pair, find_column, join_texts, make_pair, source_names
 from regard.data.readers.text import empty_file, opened, shown
 from regard.errors import DataError, FormatError, ResourceError
 
@@ -12,7 +12,7 @@ def read_parquet(path: str, *, source: str | None, target: str | None, text_cap_
 
     Args:
         path: A file.
-        source: Column of the source; None means ``source``.
+        source: Column of the source, or two with a comma between; None means ``source``.
         target: Column of the target; None means ``target``.
         text_cap_bytes: Most UTF-8 bytes that a cell may have.
 
@@ -31,27 +31,28 @@ def read_parquet(path: str, *, source: str | None, target: str | None, text_cap_
         mend = "install the extra: pip install 'regard[parquet]'"
         raise ResourceError("Parquet needs the package pyarrow", where=shown(path), mend=mend) from None
 
-    wanted = source or "source", target or "target"
     pairs: list[Pair] = []
     with opened(path) as file:
         try:
             table = pyarrow.parquet.ParquetFile(file)
             schema = table.schema_arrow
+            wanted = [*source_names(schema.names, source or "source", where=shown(path)), target or "target"]
             columns = [find_column(schema.names, name, where=shown(path)) for name in wanted]
             for name, column in zip(wanted, columns, strict=True):
                 kind = schema.field(column).type
                 value_kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
                 if not (pyarrow.types.is_string(value_kind) or pyarrow.types.is_large_string(value_kind)):
                     raise FormatError(f"column {name!r} holds {kind} instead of strings", where=shown(path))
-            for batch in table.iter_batches(_BATCH_ROWS, columns=list(wanted)):
+            for batch in table.iter_batches(_BATCH_ROWS, columns=wanted):
                 sides = [batch.column(name).to_pylist() for name in wanted]
-                for source_text, target_text in zip(*sides, strict=True):
+                for *texts, label in zip(*sides, strict=True):
                     row = len(pairs) + 1
                     where = f"{shown(path)}, row {row}"
-                    if source_text is None or target_text is None:
-                        name = wanted[0 if source_text is None else 1]
-                        raise DataError(f"{name!r} is null", where=where, mend="fill it in or remove the row")
-                    pairs.append(make_pair(source_text, target_text, row, where=where, text_cap_bytes=text_cap_bytes))
+                    for name, text in zip(wanted, (*texts, label), strict=True):
+                        if text is None:
+                            raise DataError(f"{name!r} is null", where=where, mend="fill it in or remove the row")
+                    text = join_texts(texts, where=where)
+                    pairs.append(make_pair(text, label, row, where=where, text_cap_bytes=text_cap_bytes))
         except UnicodeDecodeError as error:
             what = f"byte {error.start + 1} of a text is not UTF-8"
             rows = f"{shown(path)}, row {len(pairs) + 1} or one of the {_BATCH_ROWS - 1:,} after it"

@@ -1,6 +1,6 @@
 """Tab-separated pairs: no quoting, no escapes, a pair a line."""
 
-from regard.data.examples import Pair, find_column, make_pair
+from regard.data.examples import Pair, find_column, join_texts, make_pair, source_names
 from regard.data.readers.text import empty_file, numbered_lines, shown
 from regard.errors import DataError
 
@@ -13,7 +13,8 @@ def read_tsv(path: str, *, source: str | None, target: str | None, text_cap_byte
 
     Args:
         path: A file, or ``-`` for standard input.
-        source: Column of the source; None with ``target`` None means that there is no header.
+        source: Column of the source, or two with a comma between; None with ``target`` None means that there is no
+            header.
         target: Column of the target; None as for ``source``.
         text_cap_bytes: Most bytes that a line may have.
 
@@ -27,17 +28,16 @@ def read_tsv(path: str, *, source: str | None, target: str | None, text_cap_byte
         ResourceError: The file cannot be read.
     """
     lines = numbered_lines(path, text_cap_bytes=text_cap_bytes)
-    columns, width = (0, 1), 2
+    sources, column, width = [0], 1, 2
     mend = "write source, one tab, target; or name the columns of a header line"
     if source is not None or target is not None:
         number, header = next(lines, (0, ""))
         if not number:
             raise empty_file(path)
         names, where = header.split("\t"), f"{shown(path)}, line 1"
-        columns = (
-            find_column(names, source or "source", where=where),
-            find_column(names, target or "target", where=where),
-        )
+        wanted = source_names(names, source or "source", where=where)
+        sources = [find_column(names, name, where=where) for name in wanted]
+        column = find_column(names, target or "target", where=where)
         width, mend = len(names), "give each line the columns of the header"
     pairs: list[Pair] = []
     for number, line in lines:
@@ -45,8 +45,8 @@ def read_tsv(path: str, *, source: str | None, target: str | None, text_cap_byte
         if len(cells) != width:
             what = f"{len(cells)} columns instead of {width}" if line else "the line is blank"
             raise DataError(what, where=where, mend=mend if line else "remove it")
-        texts = cells[columns[0]], cells[columns[1]]
-        pairs.append(make_pair(*texts, number, where=where, text_cap_bytes=text_cap_bytes))
+        text = join_texts([cells[place] for place in sources], where=where)
+        pairs.append(make_pair(text, cells[column], number, where=where, text_cap_bytes=text_cap_bytes))
     if not pairs:
         raise empty_file(path)
     return pairs
