@@ -11,7 +11,7 @@ import torch
 
 from regard.attention import Segments
 from regard.data.batching import like_lengths
-from regard.decoding import DecodeOptions, decode
+from regard.decoding import DecodeOptions, decode, window_start
 from regard.errors import ContextError, DataError, UsageError
 from regard.metrics.language import likelihood
 from regard.metrics.measure import Measure
@@ -142,7 +142,8 @@ class Generator:
             options: How texts go on; None as the model was made for.
             on_full: What happens where prompt and output are more than the context: ``error`` refuses the prompt
                 beforehand, ``cut`` ends the output there, ``slide`` reads only as many of a prompt's last tokens as
-                leave room. None is ``error`` where the caller says how many tokens are wanted, else ``cut``.
+                leave room, ``roll`` writes on beyond it: whenever the context is full, its last half is read anew.
+                None is ``error`` where the caller says how many tokens are wanted, else ``cut``.
             first: Number of the first prompt in the user's input, for draws and messages.
             listen: Told each piece of text as it comes: the prompt's index, and the piece.
             batch_tokens: Tokens of a batch at most, prompts and outputs.
@@ -156,12 +157,12 @@ class Generator:
         """
         on_full = on_full or ("cut" if options is None else "error")
         options = self.options if options is None else options
-        if on_full not in ("error", "cut", "slide"):
-            raise UsageError(f"unknown choice {on_full!r}", mend="choose error, cut or slide")
+        if on_full not in ("error", "cut", "slide", "roll"):
+            raise UsageError(f"unknown choice {on_full!r}", mend="choose error, cut, slide or roll")
         rows = [self._prompt(text, first + n) for n, text in enumerate(prompts)]
         limits = []
         for number, row in enumerate(rows):
-            room = self.max_tokens - len(row)
+            room = options.max_extra_tokens if on_full == "roll" else self.max_tokens - len(row)
             if room < options.max_extra_tokens and on_full == "slide":
                 kept = self.max_tokens - options.max_extra_tokens
                 if kept < 1:
@@ -172,10 +173,11 @@ class Generator:
             if room < (1 if on_full == "cut" else options.max_extra_tokens):
                 sizes = f"{len(row)} tokens and {options.max_extra_tokens} are to be written"
                 what = f"prompt {first + number + 1} has {sizes}; the model's context is {self.max_tokens}"
-                raise ContextError(what, mend="shorten it, ask for fewer tokens, or choose cut or slide")
+                raise ContextError(what, mend="shorten it, ask for fewer tokens, or choose cut, slide or roll")
             limits.append(min(room, options.max_extra_tokens))
         outputs: list[Generation | None] = [None] * len(rows)
-        needs = np.array([(len(row) + limit) * options.beam for row, limit in zip(rows, limits, strict=True)], np.int64)
+        read = [min(len(row) + limit, self.max_tokens) for row, limit in zip(rows, limits, strict=True)]
+        needs = np.array(read, np.int64) * options.beam
         with evaluating(self.model):
             for batch in like_lengths(needs, batch_tokens):
                 some = [rows[n] for n in batch], [limits[n] for n in batch], [first + int(n) for n in batch]
@@ -280,7 +282,7 @@ class Generator:
         listen: Callable[[int, str], None] | None,
         batch: np.ndarray,
     ) -> list[Generation]:
-        read = [row[:-1] for row in rows]
+        read = [row[window_start(len(row), self.max_tokens) : -1] for row in rows]
         last_B = torch.tensor([row[-1] for row in rows], device=self.device)
         tokens_N = torch.tensor([token for row in read for token in row], dtype=torch.int64, device=self.device)
         streams = {n: _Stream(self.tokenizer, options.stop) for n in range(len(rows))}
@@ -302,6 +304,7 @@ class Generator:
             places=places,
             limits=limits,
             prompts=rows,
+            context=self.max_tokens,
             is_over=stops if options.stop else None,
             listen=heard if listen is not None else None,
         )
