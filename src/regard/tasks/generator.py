@@ -242,6 +242,34 @@ class Generator:
         stride = stride or max(self.max_tokens // 2, 1)
         pieces = [(n, w) for n, row in enumerate(rows) for w in windows(len(row), self.max_tokens + 1, stride)]
         totals, counts = np.zeros(len(rows)), np.zeros(len(rows), np.int64)
+        for n, logp_M, _ in self._read(rows, pieces, batch_tokens):
+            totals[n] += float(logp_M.sum())
+            counts[n] += len(logp_M)
+        return [(float(total), int(count)) for total, count in zip(totals, counts, strict=True)]
+
+    def foresee(
+        self, rows: Sequence[np.ndarray], counts: Sequence[int], *, batch_tokens: int = 4096
+    ) -> list[tuple[float, bool]]:
+        """Compute ln p of the ends of texts, given what stands before them.
+
+        Args:
+            rows: int64, tokens of each text, at most one more than the context.
+            counts: Tokens of each end; at least one less than the text has.
+            batch_tokens: Tokens of a batch at most.
+
+        Returns:
+            For each text the natural-log probability of its end, and whether each of its tokens was the likeliest.
+        """
+        found = [(0.0, True)] * len(rows)
+        pieces = [(n, Window(0, len(row), len(row) - 1 - counts[n])) for n, row in enumerate(rows)]
+        for n, logp_M, best_M in self._read(rows, pieces, batch_tokens):
+            found[n] = float(logp_M.sum()), bool(best_M.all())
+        return found
+
+    def _read(
+        self, rows: Sequence[np.ndarray], pieces: Sequence[tuple[int, Window]], batch_tokens: int
+    ) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+        """Read windows of texts, and give ln p of the tokens that count in each, and which were the likeliest."""
         lengths = np.array([w.end - w.start - 1 for _, w in pieces], np.int64)
         filled = np.flatnonzero(lengths)
         with evaluating(self.model), torch.inference_mode():
@@ -249,21 +277,25 @@ class Generator:
                 some = [pieces[n] for n in filled[np.array(batch)]]
                 read = [rows[n][w.start : w.end].astype(np.int64) for n, w in some]
                 tokens_N = torch.from_numpy(np.concatenate([row[:-1] for row in read])).to(self.device)
-                labels_N = torch.from_numpy(np.concatenate([row[1:] for row in read])).to(self.device)
-                segments = Segments.ragged([len(row) - 1 for row in read], self.device)
-                logp_N = self._logp(self.model(tokens_N, segments), labels_N).cpu()
-                for (n, w), part in zip(some, logp_N.split([len(row) - 1 for row in read]), strict=True):
-                    totals[n] += float(part[w.skip :].sum())
-                    counts[n] += len(part) - w.skip
-        return [(float(total), int(count)) for total, count in zip(totals, counts, strict=True)]
+                labels_M = np.concatenate([row[w.skip + 1 :] for row, (_, w) in zip(read, some, strict=True)])
+                counted_N = np.concatenate(
+                    [np.arange(len(r) - 1) >= w.skip for r, (_, w) in zip(read, some, strict=True)]
+                )
+                hidden_ND = self.model(tokens_N, Segments.ragged([len(row) - 1 for row in read], self.device))
+                hidden_MD = hidden_ND[torch.from_numpy(np.flatnonzero(counted_N)).to(self.device)]
+                logp_M, best_M = self._logp(hidden_MD, torch.from_numpy(labels_M).to(self.device))
+                sizes = [len(row) - 1 - w.skip for row, (_, w) in zip(read, some, strict=True)]
+                for (n, _), logp, best in zip(some, logp_M.split(sizes), best_M.split(sizes), strict=True):
+                    yield n, logp, best
 
-    def _logp(self, hidden_ND: torch.Tensor, labels_N: torch.Tensor) -> torch.Tensor:
-        """Compute ln p of the labels, some rows at a time: scores of a whole batch over a vocabulary are large."""
-        parts = []
-        for hidden, labels in zip(hidden_ND.split(1024), labels_N.split(1024), strict=True):
-            logp = self.model.head(hidden).double().log_softmax(-1)
-            parts.append(logp.gather(-1, labels[:, None])[:, 0])
-        return torch.cat(parts)
+    def _logp(self, hidden_MD: torch.Tensor, labels_M: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute ln p of labels, and whether each is the likeliest; some rows at a time: all scores are large."""
+        parts, best = [torch.empty(0, dtype=torch.float64)], [torch.empty(0, dtype=torch.bool)]
+        for hidden, labels in zip(hidden_MD.split(1024), labels_M.split(1024), strict=True):
+            logp_MV = self.model.head(hidden).double().log_softmax(-1)
+            parts.append(logp_MV.gather(-1, labels[:, None])[:, 0].cpu())
+            best.append((logp_MV.argmax(-1) == labels).cpu())
+        return torch.cat(parts), torch.cat(best)
 
     def _prompt(self, text: str, number: int) -> list[int]:
         ids = self.tokenizer.encode(text)
