@@ -301,6 +301,24 @@ def test_selected_slots_go_on_as_their_own_copies(prompt: tuple[int, ...]) -> No
     assert torch.equal(cache.k_BCGK, before)
 
 
+@pytest.mark.parametrize(("past", "capacity"), [((3, 1), 3), ((2, 2), 9), ((9, 1), 9), ((2, 9), 11)])
+def test_slots_with_another_past_go_on_as_if_it_had_been_theirs(past: tuple[int, ...], capacity: int) -> None:
+    layer = MultiHeadAttention(12, 3, rotary_base=100.0).double()
+    mine, theirs = (torch.randn(n, 12, dtype=torch.float64) for n in (12, sum(past)))
+    other = prefilled(layer, theirs, Segments.ragged(past), capacity)
+    cache = prefilled(layer, mine, Segments.ragged((5, 2, 5)), 7).put(torch.tensor([2, 0]), other)
+    (at_2, at_0), at_1 = theirs.split(past), mine[5:7]
+    lengths = [len(at_0), 2, len(at_2)]
+    assert (cache.lengths_B.tolist(), cache.max_len, cache.even) == (lengths, max(lengths), len(set(lengths)) == 1)
+    for slot, length in enumerate(lengths):
+        assert not cache.k_BCGK[slot, length:].any()
+        assert not cache.v_BCGK[slot, length:].any()
+    want = prefilled(layer, torch.cat([at_0, at_1, at_2]), Segments.ragged(lengths), 10)
+    new, one = torch.randn(3, 12, dtype=torch.float64), Segments.uniform(3, 1)
+    got, _ = layer.extend(new, one, cache.reserve(10), mask=masks.causal())
+    torch.testing.assert_close(got, layer.extend(new, one, want, mask=masks.causal())[0], atol=1e-12, rtol=0)
+
+
 def test_a_cache_grows_and_is_cut_without_losing_anything() -> None:
     k = torch.randn(6, 1, 2)
     cache = KVCache.empty(3, 2, 1, 2, k).append(k, -k, Segments.uniform(3, 2))

@@ -63,6 +63,14 @@ def test_texts_are_scored(book: Path, cli: Cli, tmp_path: Path) -> None:
     assert values["signatures"]["bits_per_byte"].startswith("bits_per_byte|bytes:39|words:9|")
 
 
+def test_writing_goes_on_beyond_the_context(book: Path, cli: Cli) -> None:
+    ask = ["generate", book, "--tokens", "90", "--beam", "1", "--repetition-penalty", "1.4", "--json", "--full"]
+    cut, rolled = (json.loads(cli([*ask, full], stdin="the light\n").stdout) for full in ("cut", "roll"))
+    assert (cut["tokens"], cut["ended"]) == (29, False)
+    assert rolled["tokens"] > 60
+    assert rolled["text"].startswith(cut["text"])
+
+
 @pytest.mark.parametrize(
     ("args", "words"),
     [
@@ -70,7 +78,7 @@ def test_texts_are_scored(book: Path, cli: Cli, tmp_path: Path) -> None:
         (["--no-sample", "--top-k", "3"], ("--top-k without --sample",)),
         (["--stream", "--json"], ("--stream with --json",)),
         (["--batch", "0"], ("--batch is 0",)),
-        (["--full", "wrap"], ("choose error, cut or slide",)),
+        (["--full", "wrap"], ("choose error, cut, slide or roll",)),
         (["--sample", "--beam", "2"], ("sampling with beam 2",)),
         (["--min-p", "2", "--sample"], ("min_p is 2",)),
         (["--repetition-penalty", "0"], ("repetition_penalty is 0",)),

@@ -2,6 +2,7 @@
 
 import math
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 from regard.attention import Segments
 from regard.data.tokenizer import Tokenizer
-from regard.decoding import DecodeOptions
+from regard.decoding import DecodeOptions, decode
 from regard.errors import ContextError, UsageError
 from regard.models.gpt import GPT, GPTConfig
 from regard.models.llama import Llama, LlamaConfig
@@ -164,8 +165,88 @@ def test_the_context_is_refused_with_both_numbers_cut_or_slid() -> None:
     assert slid.text != g.tokenizer.decode(loop(g, tokens[:12], 12)[0])
     with pytest.raises(ContextError, match="24 tokens to write; the context is 24"):
         g.generate([prompt], DecodeOptions(max_extra_tokens=24), on_full="slide")
-    with pytest.raises(UsageError, match="choose error, cut or slide"):
+    with pytest.raises(UsageError, match="choose error, cut, slide or roll"):
         g.generate([prompt], on_full="wrap")
+
+
+class Rolling:
+    """A window filled token by token; when it is full, its last half stays, the new token among it."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.tokens = size, list[int]()
+
+    def read(self, tokens: list[int]) -> list[int]:
+        for token in tokens:
+            is_full = len(self.tokens) == self.size
+            self.tokens.append(token)
+            if is_full:
+                del self.tokens[: -max(self.size // 2, 1)]
+        return self.tokens
+
+
+def rolled(g: Generator, tokens: list[int], count: int, penalty: float) -> tuple[list[int], float]:
+    """Greedy without a cache, each token from the window alone."""
+    rolling, written, new, total = Rolling(g.max_tokens), list[int](), tokens, 0.0
+    while True:
+        logits = next_logits(g, rolling.read(new))
+        for token in set(tokens + written) if penalty != 1 else ():
+            logits[token] = logits[token] / penalty if logits[token] > 0 else logits[token] * penalty
+        logp = log_softmax(logits)
+        best = int(logp.argmax())
+        if best not in g.end_ids and len(written) == count:
+            return written, total
+        total += logp[best]
+        if best in g.end_ids:
+            return written, total
+        new = [best]
+        written += new
+
+
+@pytest.mark.parametrize("kind", ["gpt", "llama"])
+@pytest.mark.parametrize(("context", "penalty"), [(1, 1.0), (2, 1.0), (7, 1.0), (7, 1.3), (16, 1.0)])
+def test_a_window_rolls_on_as_without_a_cache_whatever_texts_stand_beside(
+    kind: str, context: int, penalty: float
+) -> None:
+    g = Generator(generator(kind).model, generator(kind).tokenizer, GREEDY, context)
+    options = DecodeOptions(max_extra_tokens=60, length_penalty=0.0, repetition_penalty=penalty)
+    prompts = [*PROMPTS, "the light of day and dark of night " * 2]
+    tokens = [[g.tokenizer.start_id, *g.tokenizer.encode(prompt)] for prompt in prompts]
+    assert len(tokens[-1]) > 16
+    wants = [rolled(g, row, 60, penalty) for row in tokens]
+    assert max(len(written) for written, _ in wants) > 3 * context
+    for batch_tokens in (1, 10_000):
+        together = g.generate(prompts, options, on_full="roll", batch_tokens=batch_tokens)
+        for (written, total), one in zip(wants, together, strict=True):
+            assert one.text == g.tokenizer.decode(written)
+            assert one.tokens == len(written)
+            assert one.logprob == pytest.approx(total, rel=1e-9)
+
+
+@pytest.mark.parametrize("how", [{"beam": 3, "n_best": 3}, {"sample": True, "temperature": 1.5}])
+def test_beams_and_draws_roll_on_each_from_its_own_window(how: dict[str, Any]) -> None:
+    g = Generator(generator("gpt").model, generator("gpt").tokenizer, GREEDY, 7)
+    options = DecodeOptions(max_extra_tokens=25, length_penalty=0.0, **how)
+    prompts = [[g.tokenizer.start_id, *g.tokenizer.encode(prompt)] for prompt in PROMPTS]
+    read = [Rolling(7).read(row)[:-1] for row in prompts]
+    found = decode(
+        g.model,
+        torch.tensor([token for row in read for token in row], dtype=torch.int64),
+        Segments.ragged([len(row) for row in read]),
+        start_id=torch.tensor([row[-1] for row in prompts]),
+        end_id=g.end_ids,
+        options=options,
+        prompts=prompts,
+        context=7,
+    )
+    assert {len(one.tokens) for some in found for one in some} - set(range(15))
+    for prompt, some in zip(prompts, found, strict=True):
+        assert len({tuple(one.tokens) for one in some}) == len(some) == options.n_best
+        for one in some:
+            rolling, new, total = Rolling(7), prompt, 0.0
+            for token in [*one.tokens, *g.end_ids[: one.ended]]:
+                total += log_softmax(next_logits(g, rolling.read(new)))[token]
+                new = [token]
+            assert one.logprob == pytest.approx(total, rel=1e-9)
 
 
 @pytest.mark.parametrize("length", [1, 2, 5, 16, 17, 18, 33, 100])

@@ -153,3 +153,23 @@ class KVCache:
         k_RCGK[:, : self.max_len] = self.k_BCGK[:, : self.max_len][index_R]
         v_RCGK[:, : self.max_len] = self.v_BCGK[:, : self.max_len][index_R]
         return KVCache(k_RCGK, v_RCGK, self.lengths_B[index_R], self.max_len, self.even)
+
+    def put(self, index_R: Tensor, other: KVCache) -> KVCache:
+        """Give some slots another past, shorter or longer than theirs.
+
+        The lengths are read back to the host, once.
+
+        Args:
+            index_R: int64, the slots, each once.
+            other: What they are to hold, a slot for each.
+
+        Returns:
+            The cache with them; this one is used up.
+        """
+        places = other.k_BCGK.shape[1]
+        cache = self.reserve(places)
+        for mine, theirs in ((cache.k_BCGK, other.k_BCGK), (cache.v_BCGK, other.v_BCGK)):
+            mine[index_R] = nn.functional.pad(theirs, (0, 0, 0, 0, 0, mine.shape[1] - places))
+        lengths_B = cache.lengths_B.index_copy(0, index_R, other.lengths_B)
+        lengths = lengths_B.tolist()
+        return replace(cache, lengths_B=lengths_B, max_len=max(lengths), even=len(set(lengths)) == 1)

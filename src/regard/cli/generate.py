@@ -27,7 +27,10 @@ def generate(
     seed: Annotated[int | None, Parameter(help="Of the draws.")] = None,
     full: Annotated[
         str | None,
-        Parameter(help="Where the context is too short: error, cut or slide. [default: error with --tokens, else cut]"),
+        Parameter(
+            help="Where the context is too short: error; cut the output; slide past the prompt's beginning; or roll: "
+            "read the last half anew whenever it is full, and write on. [default: error with --tokens, else cut]"
+        ),
     ] = None,
     batch: Annotated[int | None, Parameter(help="Lines answered together. [default: 64; 1 on a terminal]")] = None,
     stream: Annotated[bool, Parameter(negative="", help="Print pieces as they come, line after line.")] = False,

@@ -46,6 +46,28 @@ def penalty(length: int, alpha: float, offset: float = 5.0) -> float:
     return ((offset + length) / (offset + 1)) ** alpha
 
 
+def window_start(length: int, context: int) -> int:
+    """Say where a model's window begins in a text that may be longer than its context.
+
+    A window that is full gives up its older tokens when one more comes: the last ⌊context/2⌋ (at least one) stay, the
+    new one among them, and are read again. Where it begins depends on the text's length alone, so going on from a text
+    that was written so far is going on with it.
+
+    Args:
+        length: Tokens of the text so far.
+        context: Tokens that the model reads at once.
+
+    Returns:
+        Place of the window's first token.
+
+    Example:
+        >>> [window_start(length, 6) for length in (5, 6, 7, 10, 11)]
+        [0, 0, 4, 4, 8]
+    """
+    step = context + 1 - max(context // 2, 1)
+    return max(-(-(length - context) // step), 0) * step
+
+
 @torch.inference_mode()
 def decode(
     model: EncoderDecoder | LanguageModel,
@@ -58,6 +80,7 @@ def decode(
     places: Sequence[int] | None = None,
     limits: Sequence[int] | None = None,
     prompts: Sequence[Sequence[int]] | None = None,
+    context: int | None = None,
     is_over: Callable[[list[int]], bool] | None = None,
     listen: Callable[[int, int], None] | None = None,
 ) -> list[list[Hypothesis]]:
@@ -77,7 +100,9 @@ def decode(
         options: How outputs are chosen.
         places: Place of each source in the user's input, for the draws; None numbers them from 0.
         limits: Tokens of each output at most; None is the source's length and ``max_extra_tokens``.
-        prompts: Tokens of each prompt, for the repetition penalty.
+        prompts: Tokens of each prompt, for the repetition penalty and for windows.
+        context: Tokens that a language model reads at once; a text that outgrows it goes on from its last ones, see
+            :func:`window_start`. None where the limits leave room.
         is_over: Says of an output's tokens whether they end it, as a stop text does; the last of them counts.
         listen: Told each token of each source's only beam as it is chosen, but for one that ends it: the source's
             index, and the token.
@@ -105,7 +130,7 @@ def decode(
     first_B = torch.as_tensor(start_id, device=source_M.device).expand(len(sources))
     end_ids = (end_id,) if isinstance(end_id, int) else tuple(end_id)
     search = _Search(model, source_M, segments, first_B, end_ids, options, places or range(len(sources)), sources)
-    search.prompts, search.is_over, search.listen = prompts, is_over, listen
+    search.prompts, search.context, search.is_over, search.listen = prompts, context, is_over, listen
     while search.alive:
         search.step()
     ranked = (sorted(source.done, key=lambda h: -h.score) for source in sources)
@@ -128,6 +153,7 @@ class _Search:
     ) -> None:
         self.model, self.options, self.end_ids, self.places, self.sources = model, options, end_ids, places, sources
         self.prompts: Sequence[Sequence[int]] | None = None
+        self.context: int | None = None
         self.is_over: Callable[[list[int]], bool] | None = None
         self.listen: Callable[[int, int], None] | None = None
         self.state = model.start(source_M, segments, options.beam)
@@ -143,6 +169,7 @@ class _Search:
 
     def step(self) -> None:
         """Read the newest tokens, choose the next ones, set finished ones aside."""
+        self._make_room()
         logits_RV, self.state = self.model.step(self.last_R, self.state)
         if self.options.repetition_penalty != 1.0:
             logits_RV = self._penalized(logits_RV)
@@ -191,6 +218,27 @@ class _Search:
             parents_BK.append(next_parents + [0] * missing)
             logprob_BK.append(next_logprobs + [-np.inf] * missing)
         self._go_on(kept_B, tokens_BK, parents_BK, logprob_BK)
+
+    def _make_room(self) -> None:
+        """Read the last tokens of texts that have outgrown the context anew: exact with positions of any kind."""
+        written, beam = self.tokens_BKT.shape[2], self.options.beam
+        if self.context is None or self.prompts is None or not written:
+            return
+        rows: list[int] = []
+        windows: list[list[int]] = []
+        for place, number in enumerate(self.alive):
+            length = len(self.prompts[number]) + written
+            start = window_start(length, self.context)
+            if start == window_start(length - 1, self.context):
+                continue
+            rows += range(place * beam, (place + 1) * beam)
+            windows += [[*self.prompts[number], *tokens.tolist()][start:-1] for tokens in self.tokens_BKT[place]]
+        if rows:
+            tokens = [token for window in windows for token in window]
+            tokens_N = torch.tensor(tokens, dtype=torch.int64, device=self.last_R.device)
+            segments = Segments.ragged([len(window) for window in windows], self.last_R.device)
+            anew = self.model.start(tokens_N, segments, 1)
+            self.state = self.state.put(torch.tensor(rows, device=self.last_R.device), anew)
 
     def _stops(self, place: int, parent: int, token: int) -> bool:
         """Whether a token that is no end ends its output all the same."""

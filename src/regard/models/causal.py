@@ -47,6 +47,19 @@ class StackState:
         """
         return replace(self, caches=tuple(cache.select(rows_R) for cache in self.caches))
 
+    def put(self, rows_R: Tensor, other: StackState) -> StackState:
+        """Let some rows go on from elsewhere.
+
+        Args:
+            rows_R: int64, the rows, each once.
+            other: Where they go on, a row for each.
+
+        Returns:
+            The state; this one is used up.
+        """
+        pairs = zip(self.caches, other.caches, strict=True)
+        return replace(self, caches=tuple(mine.put(rows_R, theirs) for mine, theirs in pairs))
+
 
 class CausalStack(LanguageModel):
     """x = embed(tokens); x ← block(x), causal, for each block; logits = output(norm(x)).

@@ -48,6 +48,22 @@ class DecoderState(Protocol):
         ...
 
 
+class TextState(DecoderState, Protocol):
+    """Where a language model stands: R rows, the beams of a prompt side by side."""
+
+    def put(self, rows_R: Tensor, other: Self) -> Self:
+        """Let some rows go on from elsewhere.
+
+        Args:
+            rows_R: int64, the rows, each once.
+            other: Where they go on, a row for each.
+
+        Returns:
+            The state; this one is used up.
+        """
+        ...
+
+
 class TokenPredictor(nn.Module, ABC):
     """Base of what predicts a text's next token.
 
@@ -157,7 +173,7 @@ class LanguageModel(TokenPredictor):
             beams: Rows of each prompt.
 
         Returns:
-            The state after the prompts, a :class:`DecoderState`.
+            The state after the prompts, a :class:`TextState`.
         """
 
 

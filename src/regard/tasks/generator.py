@@ -11,7 +11,7 @@ import torch
 
 from regard.attention import Segments
 from regard.data.batching import like_lengths
-from regard.decoding import DecodeOptions, decode
+from regard.decoding import DecodeOptions, decode, window_start
 from regard.errors import ContextError, DataError, UsageError
 from regard.metrics.language import likelihood
 from regard.metrics.measure import Measure
@@ -142,7 +142,8 @@ class Generator:
             options: How texts go on; None as the model was made for.
             on_full: What happens where prompt and output are more than the context: ``error`` refuses the prompt
                 beforehand, ``cut`` ends the output there, ``slide`` reads only as many of a prompt's last tokens as
-                leave room. None is ``error`` where the caller says how many tokens are wanted, else ``cut``.
+                leave room, ``roll`` writes on beyond it: whenever the context is full, its last half is read anew.
+                None is ``error`` where the caller says how many tokens are wanted, else ``cut``.
             first: Number of the first prompt in the user's input, for draws and messages.
             listen: Told each piece of text as it comes: the prompt's index, and the piece.
             batch_tokens: Tokens of a batch at most, prompts and outputs.
@@ -156,12 +157,12 @@ class Generator:
         """
         on_full = on_full or ("cut" if options is None else "error")
         options = self.options if options is None else options
-        if on_full not in ("error", "cut", "slide"):
-            raise UsageError(f"unknown choice {on_full!r}", mend="choose error, cut or slide")
+        if on_full not in ("error", "cut", "slide", "roll"):
+            raise UsageError(f"unknown choice {on_full!r}", mend="choose error, cut, slide or roll")
         rows = [self._prompt(text, first + n) for n, text in enumerate(prompts)]
         limits = []
         for number, row in enumerate(rows):
-            room = self.max_tokens - len(row)
+            room = options.max_extra_tokens if on_full == "roll" else self.max_tokens - len(row)
             if room < options.max_extra_tokens and on_full == "slide":
                 kept = self.max_tokens - options.max_extra_tokens
                 if kept < 1:
@@ -172,10 +173,11 @@ class Generator:
             if room < (1 if on_full == "cut" else options.max_extra_tokens):
                 sizes = f"{len(row)} tokens and {options.max_extra_tokens} are to be written"
                 what = f"prompt {first + number + 1} has {sizes}; the model's context is {self.max_tokens}"
-                raise ContextError(what, mend="shorten it, ask for fewer tokens, or choose cut or slide")
+                raise ContextError(what, mend="shorten it, ask for fewer tokens, or choose cut, slide or roll")
             limits.append(min(room, options.max_extra_tokens))
         outputs: list[Generation | None] = [None] * len(rows)
-        needs = np.array([(len(row) + limit) * options.beam for row, limit in zip(rows, limits, strict=True)], np.int64)
+        read = [min(len(row) + limit, self.max_tokens) for row, limit in zip(rows, limits, strict=True)]
+        needs = np.array(read, np.int64) * options.beam
         with evaluating(self.model):
             for batch in like_lengths(needs, batch_tokens):
                 some = [rows[n] for n in batch], [limits[n] for n in batch], [first + int(n) for n in batch]
@@ -240,6 +242,34 @@ class Generator:
         stride = stride or max(self.max_tokens // 2, 1)
         pieces = [(n, w) for n, row in enumerate(rows) for w in windows(len(row), self.max_tokens + 1, stride)]
         totals, counts = np.zeros(len(rows)), np.zeros(len(rows), np.int64)
+        for n, logp_M, _ in self._read(rows, pieces, batch_tokens):
+            totals[n] += float(logp_M.sum())
+            counts[n] += len(logp_M)
+        return [(float(total), int(count)) for total, count in zip(totals, counts, strict=True)]
+
+    def foresee(
+        self, rows: Sequence[np.ndarray], counts: Sequence[int], *, batch_tokens: int = 4096
+    ) -> list[tuple[float, bool]]:
+        """Compute ln p of the ends of texts, given what stands before them.
+
+        Args:
+            rows: int64, tokens of each text, at most one more than the context.
+            counts: Tokens of each end; at least one less than the text has.
+            batch_tokens: Tokens of a batch at most.
+
+        Returns:
+            For each text the natural-log probability of its end, and whether each of its tokens was the likeliest.
+        """
+        found = [(0.0, True)] * len(rows)
+        pieces = [(n, Window(0, len(row), len(row) - 1 - counts[n])) for n, row in enumerate(rows)]
+        for n, logp_M, best_M in self._read(rows, pieces, batch_tokens):
+            found[n] = float(logp_M.sum()), bool(best_M.all())
+        return found
+
+    def _read(
+        self, rows: Sequence[np.ndarray], pieces: Sequence[tuple[int, Window]], batch_tokens: int
+    ) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+        """Read windows of texts, and give ln p of the tokens that count in each, and which were the likeliest."""
         lengths = np.array([w.end - w.start - 1 for _, w in pieces], np.int64)
         filled = np.flatnonzero(lengths)
         with evaluating(self.model), torch.inference_mode():
@@ -247,21 +277,25 @@ class Generator:
                 some = [pieces[n] for n in filled[np.array(batch)]]
                 read = [rows[n][w.start : w.end].astype(np.int64) for n, w in some]
                 tokens_N = torch.from_numpy(np.concatenate([row[:-1] for row in read])).to(self.device)
-                labels_N = torch.from_numpy(np.concatenate([row[1:] for row in read])).to(self.device)
-                segments = Segments.ragged([len(row) - 1 for row in read], self.device)
-                logp_N = self._logp(self.model(tokens_N, segments), labels_N).cpu()
-                for (n, w), part in zip(some, logp_N.split([len(row) - 1 for row in read]), strict=True):
-                    totals[n] += float(part[w.skip :].sum())
-                    counts[n] += len(part) - w.skip
-        return [(float(total), int(count)) for total, count in zip(totals, counts, strict=True)]
+                labels_M = np.concatenate([row[w.skip + 1 :] for row, (_, w) in zip(read, some, strict=True)])
+                counted_N = np.concatenate(
+                    [np.arange(len(r) - 1) >= w.skip for r, (_, w) in zip(read, some, strict=True)]
+                )
+                hidden_ND = self.model(tokens_N, Segments.ragged([len(row) - 1 for row in read], self.device))
+                hidden_MD = hidden_ND[torch.from_numpy(np.flatnonzero(counted_N)).to(self.device)]
+                logp_M, best_M = self._logp(hidden_MD, torch.from_numpy(labels_M).to(self.device))
+                sizes = [len(row) - 1 - w.skip for row, (_, w) in zip(read, some, strict=True)]
+                for (n, _), logp, best in zip(some, logp_M.split(sizes), best_M.split(sizes), strict=True):
+                    yield n, logp, best
 
-    def _logp(self, hidden_ND: torch.Tensor, labels_N: torch.Tensor) -> torch.Tensor:
-        """Compute ln p of the labels, some rows at a time: scores of a whole batch over a vocabulary are large."""
-        parts = []
-        for hidden, labels in zip(hidden_ND.split(1024), labels_N.split(1024), strict=True):
-            logp = self.model.head(hidden).double().log_softmax(-1)
-            parts.append(logp.gather(-1, labels[:, None])[:, 0])
-        return torch.cat(parts)
+    def _logp(self, hidden_MD: torch.Tensor, labels_M: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute ln p of labels, and whether each is the likeliest; some rows at a time: all scores are large."""
+        parts, best = [torch.empty(0, dtype=torch.float64)], [torch.empty(0, dtype=torch.bool)]
+        for hidden, labels in zip(hidden_MD.split(1024), labels_M.split(1024), strict=True):
+            logp_MV = self.model.head(hidden).double().log_softmax(-1)
+            parts.append(logp_MV.gather(-1, labels[:, None])[:, 0].cpu())
+            best.append((logp_MV.argmax(-1) == labels).cpu())
+        return torch.cat(parts), torch.cat(best)
 
     def _prompt(self, text: str, number: int) -> list[int]:
         ids = self.tokenizer.encode(text)
@@ -280,7 +314,7 @@ class Generator:
         listen: Callable[[int, str], None] | None,
         batch: np.ndarray,
     ) -> list[Generation]:
-        read = [row[:-1] for row in rows]
+        read = [row[window_start(len(row), self.max_tokens) : -1] for row in rows]
         last_B = torch.tensor([row[-1] for row in rows], device=self.device)
         tokens_N = torch.tensor([token for row in read for token in row], dtype=torch.int64, device=self.device)
         streams = {n: _Stream(self.tokenizer, options.stop) for n in range(len(rows))}
@@ -302,6 +336,7 @@ class Generator:
             places=places,
             limits=limits,
             prompts=rows,
+            context=self.max_tokens,
             is_over=stops if options.stop else None,
             listen=heard if listen is not None else None,
         )
