@@ -112,7 +112,8 @@ class BagOfWords:
         mean_O = targets_BO.mean(0)
         bag = BagOfWords(index, idf_V, torch.zeros(len(index), targets_BO.shape[1], dtype=torch.float64), mean_O)
         x_BV, dev_BV = bag._rows(texts), bag._rows(dev)
-        gram_BB = torch.sparse.mm(x_BV, x_BV.t().to_dense()) if len(index) else torch.zeros(len(texts), len(texts))
+        # Sparse by sparse: as a dense matrix, the terms of ten thousand texts would not fit in memory.
+        gram_BB = torch.sparse.mm(x_BV, x_BV.t()).to_dense() if len(index) else torch.zeros(len(texts), len(texts))
         best = None
         for penalty in (0.1, 0.3, 1.0, 3.0, 10.0):
             factor = torch.linalg.cholesky(gram_BB.double() + penalty * torch.eye(len(texts), dtype=torch.float64))
@@ -147,6 +148,35 @@ class BagOfWords:
         size = (len(texts), len(self.index))
         entries = torch.tensor(values, dtype=torch.float64)
         return torch.sparse_coo_tensor(at, entries, size, check_invariants=False).coalesce()
+
+
+class SharedWords:
+    """Least squares from the words that two texts share to numbers: |A ∩ B| / |A|, |A ∩ B| / |B| and 1 · w ≈ Y.
+
+    Args:
+        pairs: Training pairs.
+        targets_BO: float64, their numbers.
+    """
+
+    def __init__(self, pairs: Sequence[tuple[str, str]], targets_BO: Tensor) -> None:
+        self.weight_3O = torch.linalg.lstsq(self._rows(pairs), targets_BO).solution
+
+    def __call__(self, pairs: Sequence[tuple[str, str]]) -> Tensor:
+        """Give each pair its numbers.
+
+        Args:
+            pairs: Pairs of texts.
+
+        Returns:
+            float64, (pairs, numbers).
+        """
+        return self._rows(pairs) @ self.weight_3O
+
+    @staticmethod
+    def _rows(pairs: Sequence[tuple[str, str]]) -> Tensor:
+        words = [tuple(frozenset(_WORD.findall(text.casefold())) for text in pair) for pair in pairs]
+        shares = [(len(a & b) / max(len(a), 1), len(a & b) / max(len(b), 1), 1.0) for a, b in words]
+        return torch.tensor(shares, dtype=torch.float64)
 
 
 def _terms(text: str) -> list[str]:

@@ -27,7 +27,7 @@ from regard.metrics.labels import positive_f1
 from regard.metrics.measure import Measure
 from regard.models.bert import Bert
 from regard.models.labelled import Labelled
-from regard.tasks.baselines import BagOfWords
+from regard.tasks.baselines import BagOfWords, SharedWords
 from regard.tasks.corpus import Corpus
 from regard.tasks.encoders import LabelTokenizerConfig, start
 from regard.tasks.labeller import Classes, Labeller, Numbers, TextPairs, cut
@@ -188,6 +188,9 @@ class LabelledTask:
         """Build the model."""
         encoder = self._encoder()
         self.languages = encoder.config.number_languages(self.config.languages)
+        if self.config.init and encoder.language_embed is not None:
+            # What is learnt in one language has to hold in the others: a vector that only the one has must not learn it.
+            encoder.language_embed.requires_grad_(False)
         for name, languages in self.config.also_languages.items():  # a mistake is told before training, not after it
             if name not in self.corpus.others:
                 raise ConfigError(f"also_languages names {name!r}, no test set", mend="name one of data.also_test")
@@ -256,7 +259,14 @@ class LabelledTask:
         else:
             simple, name = str(self.goal.mean), "the mean"
         found = {"ridge on words": self.goal.labels(self._bag(evaluated.sources)), name: [simple] * len(wanted)}
+        if any(BETWEEN in pair.source for pair in self.corpus.train):
+            shared = self._shared([_two(source) for source in evaluated.sources])
+            found["the words that both texts share"] = self.goal.labels(shared)
         return {name: self._measure(predicted, wanted) for name, predicted in found.items()}
+
+    @cached_property
+    def _shared(self) -> SharedWords:
+        return SharedWords([_two(_shown(pair)) for pair in self.corpus.train], self._one_hot(self.targets))
 
     @cached_property
     def _bag(self) -> BagOfWords:
@@ -315,3 +325,9 @@ def _metrics(config: LabelledConfig, goal: Classes | Numbers) -> tuple[str, str]
     if monitor not in known:
         raise ConfigError(f"monitor is {monitor[:40]!r}", mend=f"choose from {', '.join(known)}")
     return positive, monitor
+
+
+def _two(shown: str) -> tuple[str, str]:
+    """Take the two texts of a row as it is shown."""
+    first, _, second = shown.partition(" | ")
+    return first, second
