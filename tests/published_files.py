@@ -88,7 +88,7 @@ class Row:
     language: str = "en"
 
 
-def rows(layout: str, count: int, seed: int) -> list[Row]:
+def rows(layout: str, count: int, seed: int, languages: tuple[str, ...] = ("en",)) -> list[Row]:
     """Sentences with a number, so that none comes twice, and quotes that open and do not close."""
     draws = random.Random(f"{layout} {seed}")
     names = CLASSES.get(layout, ("1", "0"))
@@ -98,9 +98,8 @@ def rows(layout: str, count: int, seed: int) -> list[Row]:
         verb = draws.choice(list(WORDS.values())[place])
         opening = '"' if draws.random() < 0.3 else ""
         label = names[place] if layout != "glue-sts-b" else f"{4.5 if place else 0.75:.3f}"
-        language = draws.choice(LANGUAGES) if layout == "xnli" else "en"
         a, b = f"{opening}The {draws.choice(NOUNS)} {seed}{i}", f"it {verb}' now"
-        made.append(Row(f"{a} {b}" if layout in SINGLE else a, b, label, language))
+        made.append(Row(f"{a} {b}" if layout in SINGLE else a, b, label, draws.choice(languages)))
     return made
 
 
@@ -114,7 +113,8 @@ def write(folder: Path, layout: str, count: int = 60) -> dict[str, list[Row]]:
     for seed, (name, (head, line)) in enumerate(FILES[layout].items(), 1):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        written[name] = rows(layout, count if "train" in name else count // 2, seed)
+        languages = LANGUAGES if "{lang}" in line else ("en",)
+        written[name] = rows(layout, count if "train" in name else count // 2, seed, languages)
         lines = [] if head is None else [head]
         for i, row in enumerate(written[name]):
             spelling = "contradictory" if "multinli" in name and row.label == "contradiction" else row.label

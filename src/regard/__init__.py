@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 from regard.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from regard.api import convert, evaluate, load, look, train
+    from regard.api import convert, evaluate, load, look, submit, train
     from regard.attention import KVCache, MultiHeadAttention, Segments, attend, masks, positions, record, scores
     from regard.decoding import DecodeOptions
     from regard.errors import RegardError
 
 _WHERE = {
-    "regard.api": ("convert", "evaluate", "load", "look", "train"),
+    "regard.api": ("convert", "evaluate", "load", "look", "submit", "train"),
     "regard.attention": ("KVCache", "MultiHeadAttention", "Segments", "attend", "record"),
     "regard.decoding": ("DecodeOptions",),
     "regard.errors": ("RegardError",),
@@ -50,6 +50,7 @@ __all__ = [
     "positions",
     "record",
     "scores",
+    "submit",
     "train",
 ]
 

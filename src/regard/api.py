@@ -23,6 +23,8 @@ from regard.tasks.generator import Generator
 from regard.tasks.labeller import Labeller
 from regard.tasks.public_pairs import translates
 from regard.tasks.public_text import is_causal, load_generator
+from regard.tasks.submission import Submission
+from regard.tasks.submission import submit as _submit
 from regard.tasks.tagger import Tagger
 from regard.tasks.task import Evaluated
 from regard.tasks.translator import Translator
@@ -140,6 +142,21 @@ def evaluate(
     """
     translator = model if isinstance(model, Translator) else folder.load_as(Translator, model)
     return translator.evaluate(read_pairs(data, source=source, target=target), options, references)
+
+
+def submit(model: Labeller | str | Path, layout: str, data: str | Path, out: str | Path) -> list[Submission]:
+    """Label a benchmark's hidden test files and write the files that its server takes.
+
+    Args:
+        model: A loaded model, or its path.
+        layout: The benchmark: ``glue-cola``, ``glue-sst-2``, …, ``glue-ax``.
+        data: The folder of its test files.
+        out: Folder of the new files; made where it is missing.
+
+    Returns:
+        The files, each with its number of predictions and of texts whose beginning alone was read.
+    """
+    return _submit(model if isinstance(model, Labeller) else folder.load_as(Labeller, model), layout, data, out)
 
 
 def look(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from regard.errors import DataError
-from regard.metrics.labels import classes, numbers
+from regard.metrics.labels import classes, numbers, positive_f1
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -21,6 +21,9 @@ def test_classes_are_scored_as_by_scikit_learn(seed: int) -> None:
     assert found["accuracy"].value == pytest.approx(accuracy_score(wanted, predicted))
     assert found["f1"].value == pytest.approx(f1_score(wanted, predicted, average="macro", zero_division=0))
     assert found["matthews"].value == pytest.approx(matthews_corrcoef(wanted, predicted))
+    for name in names:
+        theirs = f1_score(wanted, predicted, labels=[name], average=None, zero_division=0)[0]
+        assert positive_f1(predicted, wanted, name).value == pytest.approx(theirs)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -38,6 +41,7 @@ def test_numbers_are_scored_as_by_scipy(seed: int) -> None:
 def test_what_is_constant_correlates_with_nothing() -> None:
     assert numbers([1, 1, 1], [1, 2, 3])["pearson"].value == 0
     assert classes(["a", "a"], ["a", "a"])["matthews"].value == 0
+    assert positive_f1(["a", "a"], ["a", "a"], "b").value == 0
     for score in (classes, numbers):
         with pytest.raises(DataError, match="0 labels to score against 1"):
             score([], ["a"])

@@ -78,6 +78,15 @@ def test_pairs_that_are_too_long_are_named_or_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.network
+def test_extra_labelled_texts_may_have_the_labels_of_what_is_held_out(tmp_path: Path) -> None:
+    for name, rows in (("train", 30), ("dev", 3), ("test", 3)):
+        (tmp_path / f"{name}.tsv").write_text("".join(f"{name} {n}\t{'ab'[n % 2]}\n" for n in range(rows)))
+    (tmp_path / "extra.tsv").write_text("new\ta\nDEV 1!\ta\nalso new\tb\n")
+    files = {name: str(tmp_path / f"{name}.tsv") for name in ("train", "dev", "test")}
+    corpus = read_corpus(PairData(**files, extra=(str(tmp_path / "extra.tsv"),)), 1, labelled=True)
+    assert [pair.source for pair in corpus.train[30:]] == ["new", "also new"]
+
+
 def test_extra_pairs_of_the_catalogue_are_its_training_part() -> None:
     data = PairData("catalogue:trans-de-en", extra=("catalogue:trans-de-en-phrases",))
     alone, corpus = read_corpus(PairData("catalogue:trans-de-en"), 1), read_corpus(data, 1)

@@ -238,3 +238,12 @@ def test_further_test_files_have_the_labels_of_training(tmp_path: Path) -> None:
     for wrong in ({"": "x.tsv"}, {"de": ""}, {"de": 3}):
         with pytest.raises(ConfigError, match=r"data: also_test has .*; write NAME: FILE"):
             LabelData("x.tsv", also_test=wrong)  # type: ignore[arg-type]
+
+
+def test_what_is_no_number_in_a_test_file_is_named_before_training(tmp_path: Path) -> None:
+    table = [(text, "3.5" if label == "good" else "-1") for text, label in rows()]
+    (tmp_path / "train.tsv").write_text("".join(f"{text}\t{label}\n" for text, label in table))
+    (tmp_path / "test.tsv").write_text("a film\t1\nno film\thigh\n")
+    data = LabelData(str(tmp_path / "train.tsv"), test=str(tmp_path / "test.tsv"))
+    with pytest.raises(DataError, match="line 2: 'high' is no number"):
+        LabelledTask.prepare(Numbers, LabelledConfig(data, model=TINY), 5, tmp_path, True)

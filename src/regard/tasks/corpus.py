@@ -96,12 +96,13 @@ class Corpus:
         return state.hexdigest()
 
 
-def read_corpus(config: PairData, seed: int) -> Corpus:
+def read_corpus(config: PairData, seed: int, labelled: bool = False) -> Corpus:
     """Read the data, splitting off what is not given.
 
     Args:
         config: Where it is.
         seed: Of the split.
+        labelled: Targets are labels, which the parts share: of extra pairs the sources alone may give an answer away.
 
     Returns:
         The three parts.
@@ -114,12 +115,12 @@ def read_corpus(config: PairData, seed: int) -> Corpus:
     if not config.extra and config.repeat == 1:
         return corpus
     held_out = {
-        normalized(text) for part in (corpus.dev, corpus.test) for pair in part for text in (pair.source, pair.target)
+        normalized(text) for part in (corpus.dev, corpus.test) for pair in part for text in _sides(pair, labelled)
     }
     train, notes, origins = corpus.train * config.repeat, list(corpus.notes), list(corpus.origins) * config.repeat
     for name in config.extra:
         pairs, notice = read_part(name, config, "train")
-        kept = [pair for pair in pairs if held_out.isdisjoint((normalized(pair.source), normalized(pair.target)))]
+        kept = [pair for pair in pairs if held_out.isdisjoint(map(normalized, _sides(pair, labelled)))]
         train += kept
         origins.append((name, len(kept)))
         notes += notice
@@ -128,6 +129,10 @@ def read_corpus(config: PairData, seed: int) -> Corpus:
             "development or test pair."
         )
     return Corpus(train, corpus.dev, corpus.test, notes, tuple(origins))
+
+
+def _sides(pair: Pair, labelled: bool) -> tuple[str, ...]:
+    return (pair.source,) if labelled else (pair.source, pair.target)
 
 
 def _catalogued(config: PairData) -> Corpus:

@@ -143,7 +143,7 @@ class InstructTask:
         Raises:
             ConfigError: The model reads fewer tokens than asked for.
         """
-        corpus = read_corpus(config.data, seed)
+        corpus = read_corpus(config.data, seed, labelled=True)
         most = config.data.max_tokens
         if config.init:
             begin, _ = load_generator(config.init)

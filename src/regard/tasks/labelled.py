@@ -189,7 +189,7 @@ class LabelledTask:
         encoder = self._encoder()
         self.languages = encoder.config.number_languages(self.config.languages)
         if self.config.init and encoder.language_embed is not None:
-            # What is learnt in one language has to hold in the others: a vector that only the one has must not learn it.
+            # What is learnt in one language has to hold in others: a vector that it alone has must not learn it.
             encoder.language_embed.requires_grad_(False)
         for name, languages in self.config.also_languages.items():  # a mistake is told before training, not after it
             if name not in self.corpus.others:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from regard.data import Pair, read_pairs, split_pairs
+from regard.data import Pair, split_pairs
 from regard.data.benchmarks import Columns, Layout, check_label, layout, locate, read_published
 from regard.errors import ConfigError, DataError
 from regard.tasks.corpus import Corpus, PairData, read_corpus, read_part
@@ -46,7 +46,7 @@ class LabelData(PairData):
         if self.dev or self.extra or self.repeat != 1:
             mend = "leave dev, extra and repeat out"
             raise ConfigError(f"{self.layout} comes with its own parts", where="data", mend=mend)
-        if self.language and not self.language.isalnum():
+        if not self.language.isalnum():
             raise ConfigError(f"language is {self.language[:40]!r}", where="data", mend="write en, de, zh, …")
 
 
@@ -64,26 +64,32 @@ def read_labelled(config: LabelData, seed: int) -> Corpus:
         ConfigError: A further test has the name of one of the benchmark's.
         DataError: A file is bad.
     """
-    corpus = _benchmark(config, layout(config.layout), seed) if config.layout else read_corpus(config, seed)
+    of = layout(config.layout) if config.layout else None
+    corpus = _benchmark(config, of, seed) if of else read_corpus(config, seed, labelled=True)
     for name in corpus.others:
         if name in config.also_test:
             raise ConfigError(f"also_test has {name!r}, which is one of {config.layout}", where="data")
-    own = {name: read_part(path, config, "test") for name, path in config.also_test.items()}
-    notes = [*corpus.notes, *(f"{name}: {note}" for name, (_, of) in own.items() for note in of)]
+    own = {name: _own(config, path, of) for name, path in config.also_test.items()}
+    notes = [*corpus.notes, *(f"{name}: {note}" for name, (_, told) in own.items() for note in told)]
     return replace(corpus, others={**corpus.others, **{name: pairs for name, (pairs, _) in own.items()}}, notes=notes)
+
+
+def _own(config: LabelData, path: str, of: Layout | None) -> tuple[list[Pair], list[str]]:
+    """Read a file of the user's, and say where it is from; its labels have to be the benchmark's where there is one."""
+    pairs, notes = read_part(path, config, "test")
+    if of is None:
+        return pairs, notes
+    checked = [replace(pair, target=check_label(pair.target, of, f"{path}, line {pair.line}")) for pair in pairs]
+    return checked, notes
 
 
 def _benchmark(config: LabelData, of: Layout, seed: int) -> Corpus:
     """Read a benchmark: what has public labels is scored, and chooses nothing."""
     folder = config.test or config.train
     if config.test:
-        path, skipped = config.train, 0
-        train = [
-            replace(pair, target=check_label(pair.target, of, f"{path}, line {pair.line}"))
-            for pair in read_pairs(path, source=config.source, target=config.target)
-        ]
+        path, skipped, train = config.train, 0, _own(config, config.train, of)
     else:
-        if config.source or config.target:
+        if (config.source or config.target) and not config.also_test:
             mend = "leave source and target out, or give a file of your own and the folder as test"
             raise ConfigError(f"{config.layout} has its own columns", where="data", mend=mend)
         path = locate(folder, of.train.format(language=config.language), of)

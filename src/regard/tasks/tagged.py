@@ -131,7 +131,7 @@ class TaggedTask:
         Returns:
             The task.
         """
-        corpus = read_corpus(config.data, seed)
+        corpus = read_corpus(config.data, seed, labelled=True)
         texts = (pair.source for pair in corpus.train)
         kept = None if is_new else folder / "tokenizer.json"
         most = config.data.max_tokens
