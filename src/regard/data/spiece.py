@@ -197,6 +197,9 @@ def _check_charsmap(charsmap: bytes) -> None:
     It is a double-array trie (32-bit units: bits 10 to 30 where the children are, bit 8 whether a value is, bits 0 to 7
     and 31 the label), its size in bytes before it, and what characters become behind it.
 
+    Args:
+        charsmap: The table; empty for none.
+
     Raises:
         ValueError: A way leads out of it.
     """
@@ -246,8 +249,15 @@ def _last(parts: list[tuple[int, Any]], number: int) -> bytes:
 def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
     """Read the fields of a message: numbers as they are, all else as bytes.
 
+    Args:
+        data: The message.
+
+    Yields:
+        Number and content of each field.
+
     Raises:
-        ValueError: It is cut short, or no message.
+        ValueError: It is no message.
+        IndexError: It is cut short.
     """
     place = 0
 
@@ -271,6 +281,6 @@ def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
             raise ValueError
         size = varint() if key & 7 == 2 else {1: 8, 5: 4}[key & 7]
         if size > len(data) - place:
-            raise ValueError
+            raise IndexError
         yield key >> 3, data[place : place + size]
         place += size
