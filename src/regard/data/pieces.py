@@ -6,23 +6,26 @@ The model is read and run by the ``sentencepiece`` package of the format's own a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from regard.data.spiece import MODEL_CAP_BYTES, read_model
 from regard.errors import DataError, FormatError, ResourceError
 from regard.files import json_bytes, read_config, write_aside
 
 UNKNOWN = "<unk>"
-SPECIAL = ("<s>", "</s>", "<pad>", UNKNOWN)
+# What no text can spell.
+SPECIAL = re.compile(r"</?s>|<pad>|<unk(_\d+)?>|<mask(_\d+)?>")
 SPACE = "▁"  # how the format shows a space
-MODEL_CAP_BYTES = 1 << 26  # models of 250,000 pieces have 5 MB
 
 MODELS = ("source.spm", "target.spm")
 VOCABULARIES = ("vocab.json", "target_vocab.json")
 NUMBERS = "pieces.json"
 FILES = (*MODELS, *VOCABULARIES, NUMBERS)
+SPIECE = "spiece.model"  # one model for both sides, numbered by itself
 
 
 class Pieces:
@@ -81,7 +84,7 @@ class Pieces:
         except UnicodeEncodeError as error:
             raise FormatError("a text with a lone surrogate", mend="remove it") from error
         # Characters that the model has never seen come out as they are: together they may spell a special token.
-        tokens += [self.unknown_id if p in SPECIAL else self.vocabulary.get(p, self.unknown_id) for p in pieces]
+        tokens += [self.unknown_id if SPECIAL.fullmatch(p) else self.vocabulary.get(p, self.unknown_id) for p in pieces]
         return tokens
 
     def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -143,6 +146,35 @@ def read_pieces(folder: Path, start_id: int, end_id: int, sizes: tuple[int, int]
         vocabulary = read_config(folder / VOCABULARIES[apart])
         sides.append(Pieces(path.read_bytes(), vocabulary, start_id, end_id, size, str(path)))
     return sides[0], sides[1]
+
+
+def read_numbered(folder: Path, start_id: int, end_id: int, vocab_size: int, offset: int) -> Pieces:
+    """Read one model for both sides, whose pieces are numbered as in the model, from the third on ``offset`` higher.
+
+    Pegasus (Zhang et al. 2020) has 103 tokens of its pretraining there: two masks, and 101 without a use.
+
+    Args:
+        folder: With spiece.model.
+        start_id: What an output starts from.
+        end_id: What ends a text.
+        vocab_size: Tokens of the model.
+        offset: Tokens between the second and the third piece.
+
+    Returns:
+        The tokenizer.
+
+    Raises:
+        DataError: The file is missing.
+        FormatError: It is not what it claims to be, or the numbers are beyond the model's.
+    """
+    path = folder / SPIECE
+    pieces = [piece for piece, _, _ in read_model(path).pieces]
+    between = ["<mask_1>", "<mask_2>", *(f"<unk_{number}>" for number in range(2, offset))][:offset]
+    names = [*pieces[:2], *between, *pieces[2:]]
+    numbers = {name: number for number, name in enumerate(names)}
+    if len(numbers) < len(names):
+        raise FormatError("a piece has the name of a special token", where=str(path))
+    return Pieces(path.read_bytes(), numbers, start_id, end_id, vocab_size, str(path))
 
 
 def load_pieces(folder: Path) -> tuple[Pieces, Pieces]:

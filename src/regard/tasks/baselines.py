@@ -75,6 +75,9 @@ class Lexicon:
         return [self.best[token] for token in source if token in self.best]
 
 
+DENSE_TEXTS = 256
+
+
 class BagOfWords:
     """Ridge regression from the words and pairs of words of a text to numbers.
 
@@ -112,8 +115,10 @@ class BagOfWords:
         mean_O = targets_BO.mean(0)
         bag = BagOfWords(index, idf_V, torch.zeros(len(index), targets_BO.shape[1], dtype=torch.float64), mean_O)
         x_BV, dev_BV = bag._rows(texts), bag._rows(dev)
-        # Sparse by sparse: as a dense matrix, the terms of ten thousand texts would not fit in memory.
-        gram_BB = torch.sparse.mm(x_BV, x_BV.t()).to_dense() if len(index) else torch.zeros(len(texts), len(texts))
+        # Some texts at a time: as one dense matrix, the terms of ten thousand would not fit in memory.
+        parts = torch.arange(len(texts)).split(DENSE_TEXTS) if len(index) else ()
+        columns = [torch.sparse.mm(x_BV, x_BV.index_select(0, part).to_dense().t()) for part in parts]
+        gram_BB = torch.cat(columns, 1) if columns else torch.zeros(len(texts), len(texts))
         best = None
         for penalty in (0.1, 0.3, 1.0, 3.0, 10.0):
             factor = torch.linalg.cholesky(gram_BB.double() + penalty * torch.eye(len(texts), dtype=torch.float64))

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 
 from regard.attention import Segments
 from regard.data.batching import like_lengths
+from regard.data.spiece import has_spiece, read_spiece
 from regard.data.tokenizer import read_library
 from regard.errors import ContextError, FormatError
 from regard.files import on_disk, read_config, reading
@@ -147,7 +148,8 @@ def read_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
     """Read the tokenizer of a public folder.
 
     Args:
-        folder: With tokenizer.json.
+        folder: With tokenizer.json; or the sentencepiece model that its kind brings, see
+            :data:`regard.data.spiece.CONVENTIONS`.
         vocab_size: Tokens that the model knows.
 
     Returns:
@@ -157,7 +159,9 @@ def read_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
         DataError: There is none.
         FormatError: It is no tokenizer, or has tokens that the model does not know.
     """
-    tokenizer = read_library(folder / "tokenizer.json")
+    shared, kind = folder / "tokenizer.json", model_type(folder)
+    is_there = shared.is_file() or kind is None or not has_spiece(folder, kind)
+    tokenizer = read_library(shared) if is_there or kind is None else read_spiece(folder, kind)
     most = max(tokenizer.get_vocab().values(), default=-1) + 1
     if most > vocab_size:
         sizes = f"{most} tokens of the tokenizer, {vocab_size} of the model"

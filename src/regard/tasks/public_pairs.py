@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from regard.data.pieces import has_pieces, read_pieces
+from regard.data.pieces import SPIECE, has_pieces, read_numbered, read_pieces
 from regard.data.tokenizer import Tokenizer
 from regard.decoding import DecodeOptions
 from regard.errors import CheckpointError, DataError, FormatError, UsageError
@@ -17,6 +17,8 @@ from regard.models.interface import EncoderDecoder
 from regard.models.public import known_layouts, read_folder
 from regard.tasks.pairs import SHARED, SIDES, PairTokenizer
 from regard.tasks.translator import Translator
+
+PEGASUS_OFFSET = 103  # of pieces' numbers, where tokenizer_config.json does not say
 
 
 def translates(model_type: str | None) -> bool:
@@ -34,8 +36,8 @@ def load_public(
     generation_config.json and config.json.
 
     Args:
-        folder: With config.json, model.safetensors and the tokenizers: source.spm, target.spm and vocab.json; or
-            tokenizer.json, one or one for each side.
+        folder: With config.json, model.safetensors and the tokenizers: source.spm, target.spm and vocab.json;
+            spiece.model, one for both sides (Pegasus); or tokenizer.json, one or one for each side.
         device: Where it is to run; None is the CPU.
         keep_precision: Leave weights as the file has them, instead of making them float32.
 
@@ -106,13 +108,20 @@ def _options(values: Mapping[str, Any], banned: tuple[int, ...], vocab_size: int
 def _tokenizers(folder: Path, start_id: int, end_id: int, sizes: tuple[int, int]) -> PairTokenizer:
     if has_pieces(folder):
         return PairTokenizer(*read_pieces(folder, start_id, end_id, sizes))
+    if (folder / SPIECE).is_file() and sizes[0] == sizes[1]:
+        file = folder / "tokenizer_config.json"
+        offset = read_config(file).get("offset", PEGASUS_OFFSET) if file.is_file() else PEGASUS_OFFSET
+        if type(offset) is not int or not 0 <= offset < sizes[0]:
+            raise FormatError(f"offset is {str(offset)[:40]}; there are {sizes[0]} tokens", where=str(file))
+        one = read_numbered(folder, start_id, end_id, sizes[0], offset)
+        return PairTokenizer(one, one)
     if (folder / SHARED).exists():
         one = Tokenizer.read(folder / SHARED)
         found = PairTokenizer(one, one)
     elif all((folder / name).exists() for name in SIDES):
         found = PairTokenizer(*(Tokenizer.read(folder / name) for name in SIDES))
     else:
-        mend = "give a folder with source.spm, target.spm and vocab.json, or tokenizer.json"
+        mend = "give a folder with source.spm, target.spm and vocab.json, spiece.model, or tokenizer.json"
         raise DataError("no tokenizer is here", where=str(folder), mend=mend)
     has = (found.source.vocab_size, found.target.vocab_size, found.target.start_id, found.target.end_id)
     if has != (*sizes, start_id, end_id):
