@@ -216,15 +216,7 @@ class MaskedTask(TextTask):
     def _score(
         self, product: Filler, rows: Sequence[np.ndarray], places: Sequence[np.ndarray]
     ) -> tuple[float, int, int]:
-        """Hide all chosen tokens; give −Σ ln p of them, how many are right, and how many there are."""
-        nats, right, count = 0.0, 0, 0
-        read = [self.masker.hide_all(row, at) for row, at in zip(rows, places, strict=True)]
-        for n, logp_MV in product.predict(read, places, self.config.batch_tokens):
-            labels_M = torch.from_numpy(rows[n][places[n]])
-            nats -= float(logp_MV.gather(-1, labels_M[:, None]).sum())
-            right += int((logp_MV.argmax(-1) == labels_M).sum())
-            count += len(labels_M)
-        return nats, right, count
+        return score(product, self.masker, rows, places, self.config.batch_tokens)
 
     def _how(self) -> str:
         """Say how held-out texts are masked, for signatures."""
@@ -242,3 +234,28 @@ class MaskedTask(TextTask):
         """Write rows as a reader would: a mask takes the space before it along, which is put back."""
         texts = [self.tokenizer.decode(row[:SAMPLE_TOKENS].tolist()) for row in rows]
         return [text.replace(MASK, f" {MASK}").strip() for text in texts]
+
+
+def score(
+    product: Filler, masker: Masker, rows: Sequence[np.ndarray], places: Sequence[np.ndarray], batch_tokens: int
+) -> tuple[float, int, int]:
+    """Hide all chosen tokens, and have them predicted.
+
+    Args:
+        product: The model.
+        masker: Hides.
+        rows: Tokens of each row, nothing hidden.
+        places: The chosen places of each.
+        batch_tokens: Tokens of a batch at most.
+
+    Returns:
+        −Σ ln p of the chosen tokens, how many are right, and how many there are.
+    """
+    nats, right, count = 0.0, 0, 0
+    read = [masker.hide_all(row, at) for row, at in zip(rows, places, strict=True)]
+    for n, logp_MV in product.predict(read, places, batch_tokens):
+        labels_M = torch.from_numpy(rows[n][places[n]])
+        nats -= float(logp_MV.gather(-1, labels_M[:, None]).sum())
+        right += int((logp_MV.argmax(-1) == labels_M).sum())
+        count += len(labels_M)
+    return nats, right, count
