@@ -8,8 +8,8 @@ and from Python::
 
     lm_eval.simple_evaluate(adapter("runs/book"), tasks=["lambada_openai"])
 
-Texts become tokens as in the harness's own ``hf`` model, and what is longer than the context loses its beginning. Two
-differences: a start token comes before a text once and never twice, and a batch is tokens, not texts: nothing is padded.
+Texts become tokens as in the harness's own ``hf`` model, and what is longer than the context loses its beginning.
+Two differences: a start token comes before a text once and never twice, and a batch is tokens, with nothing padded.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def options(asked: dict[str, Any]) -> DecodeOptions:
     values = {known[name]: value for name, value in asked.items()}
     values["stop"] = tuple(one for one in values["stop"] if one)
     if not values["sample"]:
-        del values["temperature"]
+        values.pop("temperature", None)
     return DecodeOptions(length_penalty=0.0, **values)
 
 

@@ -65,6 +65,7 @@ CASES = {
     "bert": lambda: bert("BertModel"),
     "bert, masked": lambda: bert("BertForMaskedLM"),
     "bert, both heads, relu, large epsilon": lambda: bert("BertForPreTraining", hidden_act="relu", layer_norm_eps=1e-2),
+    "bert, quick gelu": lambda: bert("BertForMaskedLM", hidden_act="quick_gelu"),
     "bert, untied": lambda: bert("BertForMaskedLM", tie_word_embeddings=False),
     "roberta": lambda: bert("RobertaForMaskedLM", type_vocab_size=1, layer_norm_eps=1e-5),
     "xlm-roberta": lambda: bert("XLMRobertaForMaskedLM", type_vocab_size=1),

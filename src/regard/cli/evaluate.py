@@ -27,16 +27,20 @@ def evaluate(
     references: Annotated[
         Literal["line", "source"] | None, Parameter(help="source: any target listed for a source counts.")
     ] = None,
+    language: Annotated[str, Parameter(help="Of the texts, for a model that is told it.")] = "",
     json: Json = False,
     device: Device = "auto",
 ) -> None:
     """Score a model, each metric with its signature.
 
-    On pairs BLEU, chrF, exact match and token error rate; a language model on texts: bits per byte and perplexity.
+    On pairs BLEU, chrF, exact match and token error rate; a language model on texts: bits per byte and perplexity;
+    a model that fills in masks: accuracy and perplexity at hidden tokens.
     """
     import regard
     from regard.data import read_pairs
     from regard.data.documents import read_documents
+    from regard.tasks import masked_texts
+    from regard.tasks.filler import Filler
     from regard.tasks.generator import Generator
     from regard.tasks.translator import Translator
 
@@ -44,6 +48,8 @@ def evaluate(
     how = ""
     if isinstance(loaded, Generator):
         measures = loaded.evaluate(list(read_documents(data)))
+    elif isinstance(loaded, Filler):
+        measures = masked_texts.evaluate(loaded, list(read_documents(data)), language=language)
     elif isinstance(loaded, Translator):
         options = decoding(
             loaded.options, beam=beam, n_best=None, length_penalty=length_penalty, max_extra_tokens=max_extra_tokens

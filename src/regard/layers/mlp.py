@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
 from regard.errors import ConfigError
@@ -13,6 +14,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": nn.functional.relu,
     "gelu": nn.functional.gelu,
     "gelu-tanh": lambda x: nn.functional.gelu(x, approximate="tanh"),
+    "gelu-quick": lambda x: x * torch.sigmoid(1.702 * x),  # Hendrycks & Gimpel 2016, §2
     "silu": nn.functional.silu,
 }
 

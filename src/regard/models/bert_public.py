@@ -21,7 +21,7 @@ from regard.models.public import Layout, Rule, both, choose, count, expect, flag
 from regard.models.registry import Family, Size, register
 from regard.models.weights import check_sines
 
-_NAMES = {"gelu": "gelu", "relu": "relu", "gelu_new": "gelu-tanh", "silu": "silu"}
+_NAMES = {"gelu": "gelu", "relu": "relu", "gelu_new": "gelu-tanh", "quick_gelu": "gelu-quick", "silu": "silu"}
 
 
 def _named(values: Mapping[str, Any], where: str, heads: Mapping[str, dict[str, Any]]) -> str:

@@ -96,6 +96,7 @@ class GPT(CausalStack):
 
 _ACTIVATIONS = {
     "gelu_new": "gelu-tanh",
+    "quick_gelu": "gelu-quick",
     "gelu_pytorch_tanh": "gelu-tanh",
     "gelu": "gelu",
     "relu": "relu",

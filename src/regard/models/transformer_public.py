@@ -24,7 +24,14 @@ from regard.models.weights import check_sines
 
 Norm = Literal["pre", "post"]
 
-_ACTIVATIONS = {"swish": "silu", "silu": "silu", "relu": "relu", "gelu": "gelu", "gelu_new": "gelu-tanh"}
+_ACTIVATIONS = {
+    "swish": "silu",
+    "silu": "silu",
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_new": "gelu-tanh",
+    "quick_gelu": "gelu-quick",
+}
 _TABLES = ("encoder.embed_positions.weight", "decoder.embed_positions.weight")
 _NORM_EPS = 1e-5  # theirs is no setting
 

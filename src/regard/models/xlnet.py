@@ -320,7 +320,7 @@ def _standing_of(targets_P: Tensor, content: Standing, remembered_B: Tensor) -> 
 # ------------------------------------------------------------------------------------------------- public checkpoints
 
 # The public implementation takes "gelu" for the exact one, whatever the weights were trained with.
-_ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "gelu_new": "gelu-tanh", "silu": "silu"}
+_ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "gelu_new": "gelu-tanh", "quick_gelu": "gelu-quick", "silu": "silu"}
 _SIDES = {"bi": "both", "uni": "past"}
 _HEADS = {"XLNetLMHeadModel": "tokens", "XLNetModel": "none"}
 

@@ -64,12 +64,15 @@ class MaskVocabulary(Protocol):
     Attributes:
         mask: How a mask is written.
         mask_id: Its token.
+        special_ids: Tokens that stand for no text.
     """
 
     @property
     def mask(self) -> str: ...
     @property
     def mask_id(self) -> int: ...
+    @property
+    def special_ids(self) -> Sequence[int]: ...
 
     def encode(self, text: str) -> list[int]:
         """Turn a text into tokens, masks and the tokens around it among them."""
@@ -103,7 +106,7 @@ class OwnMasks:
     def __init__(self, inner: Tokenizer) -> None:
         if inner.mask_id is None:
             raise FormatError(f"the tokenizer has no {MASK}")
-        self.inner, self.mask_id = inner, inner.mask_id
+        self.inner, self.mask_id, self.special_ids = inner, inner.mask_id, inner.special_ids
         self._takes_space = inner.inner.get_added_tokens_decoder()[self.mask_id].lstrip
 
     def encode(self, text: str) -> list[int]:
@@ -142,6 +145,7 @@ class PublicMasks:
         inner.no_truncation()
         if self.mask_id not in inner.get_added_tokens_decoder():  # known, but not yet found inside a text
             inner.add_special_tokens([AddedToken(mask, special=True)])
+        self.special_ids = [n for n, token in inner.get_added_tokens_decoder().items() if token.special]
 
     def encode(self, text: str) -> list[int]:
         """Turn a text into tokens."""

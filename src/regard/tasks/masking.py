@@ -5,11 +5,12 @@ Papers: Devlin et al. 2019, §3.1 and appendix A.1; masks drawn anew each time a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
-from regard.data.tokenizer import Tokenizer
 from regard.errors import ConfigError
 
 
@@ -46,6 +47,27 @@ class Masking:
             raise ConfigError(f"{shares} are more than 1 together", mend="lower one of them")
 
 
+class Maskable(Protocol):
+    """A tokenizer, as far as hiding needs one.
+
+    Attributes:
+        mask_id: Its mask; None where it has none.
+        vocab_size: How many tokens it has.
+        special_ids: Those that stand for no text.
+    """
+
+    @property
+    def mask_id(self) -> int | None: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def special_ids(self) -> Sequence[int]: ...
+
+    def word_starts(self) -> np.ndarray:
+        """Say of each token whether a word begins with it."""
+        ...
+
+
 class Masker:
     """Hides tokens; special ones never.
 
@@ -57,7 +79,7 @@ class Masker:
         ConfigError: It has none.
     """
 
-    def __init__(self, config: Masking, tokenizer: Tokenizer) -> None:
+    def __init__(self, config: Masking, tokenizer: Maskable) -> None:
         if tokenizer.mask_id is None:
             mend = "give another --out: tokenizers for masked models have one"
             raise ConfigError("the tokenizer has no mask", where="tokenizer.json", mend=mend)

@@ -69,14 +69,14 @@ def read_labelled(config: LabelData, seed: int) -> Corpus:
     for name in corpus.others:
         if name in config.also_test:
             raise ConfigError(f"also_test has {name!r}, which is one of {config.layout}", where="data")
-    own = {name: _own(config, path, of) for name, path in config.also_test.items()}
+    own = {name: _own(config, path, of, "test") for name, path in config.also_test.items()}
     notes = [*corpus.notes, *(f"{name}: {note}" for name, (_, told) in own.items() for note in told)]
     return replace(corpus, others={**corpus.others, **{name: pairs for name, (pairs, _) in own.items()}}, notes=notes)
 
 
-def _own(config: LabelData, path: str, of: Layout | None) -> tuple[list[Pair], list[str]]:
+def _own(config: LabelData, path: str, of: Layout | None, part: str) -> tuple[list[Pair], list[str]]:
     """Read a file of the user's, and say where it is from; its labels have to be the benchmark's where there is one."""
-    pairs, notes = read_part(path, config, "test")
+    pairs, notes = read_part(path, config, part)
     if of is None:
         return pairs, notes
     checked = [replace(pair, target=check_label(pair.target, of, f"{path}, line {pair.line}")) for pair in pairs]
@@ -87,7 +87,7 @@ def _benchmark(config: LabelData, of: Layout, seed: int) -> Corpus:
     """Read a benchmark: what has public labels is scored, and chooses nothing."""
     folder = config.test or config.train
     if config.test:
-        path, skipped, train = config.train, 0, _own(config, config.train, of)
+        path, skipped, (train, _) = config.train, 0, _own(config, config.train, of, "train")
     else:
         if (config.source or config.target) and not config.also_test:
             mend = "leave source and target out, or give a file of your own and the folder as test"
