@@ -141,6 +141,7 @@ def test_tokens_are_those_of_the_published_code_of_xlnet(lower: bool, tmp_path: 
     around = ours.encode("a captain", "again")
     assert [ours.id_to_token(one) for one in around.ids[-2:]] == ["<sep>", "<cls>"]
     assert around.type_ids[-1] == 2
+    assert ours.encode("a captain").type_ids[-2:] == [0, 2]
 
 
 def test_pegasus_numbers_are_the_models_103_higher_and_none_is_spelled(tmp_path: Path) -> None:

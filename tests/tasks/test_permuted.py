@@ -95,6 +95,7 @@ def test_targets_lie_in_spans_as_the_paper_has_them() -> None:
     alone = Orders(Ordering(6, 1), Vocabulary())  # type: ignore[arg-type]
     places = np.concatenate([alone.draw(tokens, np.random.default_rng(n))[1] for n in range(9)])
     assert (np.diff(places) == 1).mean() < 0.06
+    assert len({*np.diff(places[:500]).tolist()}) > 6  # anywhere in their stretches
 
 
 def test_nothing_is_predicted_where_no_token_stands_for_text() -> None:
@@ -110,6 +111,7 @@ def test_a_batch_is_a_pure_function_of_seed_and_index(tmp_path: Path) -> None:
     again = make_task(tmp_path).batch(43)  # nothing was asked for before
     for name in ("tokens_N", "order_N", "targets_P", "before_M"):
         assert torch.equal(getattr(again, name), getattr(batches[43], name))
+    assert torch.equal(task.batch(43).order_N, batches[43].order_N)  # whatever was asked for since
     other = make_task(tmp_path)
     other.seed = 6  # the same pieces in other orders
     assert torch.equal(other.batch(43).tokens_N, batches[43].tokens_N)
