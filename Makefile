@@ -5,21 +5,25 @@
 #   make test            every test            make unit   the fast ones
 #   make lint            every check of style, types, imports, docstrings, spelling
 #   make slow            slow and network tests alone
+#   make lm-eval         the tests beside EleutherAI's lm-eval, in an environment of its own
 #   make format          let ruff lay out the code
 #   make clean           remove caches and builds (runs/ and the environments stay)
 
 VENV ?= .venv
 # pydoclint lives apart: docstring_parser_fork, which it needs, overwrites files of docstring_parser, which cyclopts needs.
 VENV_PYDOCLINT := $(VENV)-pydoclint
+# lm-eval brings thirty packages that nothing else needs, and more than a minute of installing.
+VENV_LM_EVAL := $(VENV)-lm-eval
 BIN := $(VENV)/bin
 BASE := $(VENV)/.ready
 DEV := $(VENV)/.ready-dev
 PYDOCLINT := $(VENV_PYDOCLINT)/.ready
+LM_EVAL := $(VENV_LM_EVAL)/.ready
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-baselines test unit slow lint lint-style lint-types lint-imports lint-docstrings lint-spelling format clean
+.PHONY: help demo demo-baselines test unit slow lm-eval lint lint-style lint-types lint-imports lint-docstrings lint-spelling format clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -40,6 +44,9 @@ unit: $(DEV)
 slow: $(DEV)
 	@tools/install-browser
 	$(BIN)/python -m pytest -q -m "slow or network"
+
+lm-eval: $(LM_EVAL)
+	$(VENV_LM_EVAL)/bin/python -m pytest -q tests/test_lm_eval.py
 
 lint: lint-style lint-types lint-imports lint-docstrings lint-spelling
 
@@ -105,6 +112,13 @@ $(DEV): pyproject.toml constraints.txt
 $(PYDOCLINT): constraints.txt
 	@$(call make-venv,$(VENV_PYDOCLINT))
 	@$(VENV_PYDOCLINT)/bin/python $(PIP_INSTALL) pydoclint
+	@touch $@
+
+$(LM_EVAL): pyproject.toml constraints.txt
+	@$(call make-venv,$(VENV_LM_EVAL))
+	@echo "· $(VENV_LM_EVAL): torch, regard, lm-eval and what they need"
+	@$(VENV_LM_EVAL)/bin/python $(PIP_INSTALL) torch
+	@$(VENV_LM_EVAL)/bin/python $(PIP_INSTALL) -e '.[lm-eval]' pytest hypothesis transformers accelerate
 	@touch $@
 
 comma := ,

@@ -2,7 +2,8 @@
 
 The runtime rounds what each matrix is multiplied with to 8 bits; we multiply what the file's 4 bits stand for in
 float32. So it reads two files: the one that the package holds, and the same weights as float32, with which nothing is
-rounded on its side either. Margins are the lead in score of the side's own token over the other side's.
+rounded on its side either. With rounding, even its own choices at once and step by step are not always the same.
+Margins are the lead in score of a side's own token over the other side's.
 
     CMAKE_ARGS=-DGGML_NATIVE=OFF pip install 'regard[llama-cpp]'      # compiles; some minutes
     python -m benchmarks.gguf_peer
@@ -115,13 +116,12 @@ def compare(ours: Loaded, theirs: Llama, text: str) -> dict[str, Any]:
     mine, written = greedy_ours(ours, tokens), greedy_theirs(theirs, tokens)
     mine_TV, theirs_TV = on_text(ours, theirs, tokens + written, len(tokens))
     mine_T, theirs_T = mine_TV.argmax(-1), theirs_TV.argmax(-1)
-    if theirs_T.tolist() != written:
-        raise SystemExit(f"the runtime at once and step by step chooses other tokens after {text!r}")
     apart = [int(n) for n in np.flatnonzero(mine_T != theirs_T)]
     return {
         "prompt": text,
         "greedy_first_difference": first_difference(mine, written),
-        "same_of_its_tokens": COUNT - len(apart),
+        "its_own_at_once_and_step_by_step": int((theirs_T == np.array(written)).sum()),
+        "same_on_its_text": COUNT - len(apart),
         "margins_ours_theirs": {
             n: [
                 round(float(mine_TV[n, mine_T[n]] - mine_TV[n, theirs_T[n]]), 4),
@@ -138,7 +138,8 @@ def compare(ours: Loaded, theirs: Llama, text: str) -> dict[str, Any]:
 def main() -> None:
     """Compare on every prompt with both files; a line of JSON each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.parse_args()
+    parser.add_argument("--prompts", type=int, default=len(PROMPTS), help="how many of the prompts")
+    prompts = PROMPTS[: parser.parse_args().prompts]
     path = fetch(FILE)
     ours = read_gguf(path)
     ours.model.eval()
@@ -147,7 +148,7 @@ def main() -> None:
         write_float32(path, float32)
         for name, file in (("float32", float32), ("as the package has it", path)):
             theirs = open_theirs(file)
-            for text in PROMPTS:
+            for text in prompts:
                 print(json.dumps({"file": name, **compare(ours, theirs, text)}), flush=True)
             theirs.close()
 

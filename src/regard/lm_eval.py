@@ -107,11 +107,10 @@ def _adapter_class() -> type[TemplateLM]:
             if not isinstance(loaded, Generator):
                 raise UsageError("this model does not go on from texts", mend="give a causal language model")
             self.generator, self.batch_tokens = loaded, batch_tokens
-            starts: list[int] = [] if loaded.start_id is None else [loaded.start_id]
-            before = [one for one in (prefix_token_id, *starts, *loaded.end_ids) if one is not None]
+            before = [one for one in (prefix_token_id, loaded.start_id, *loaded.end_ids) if one is not None]
             if not before:
                 raise UsageError("the model knows neither start nor end", mend="give prefix_token_id")
-            self._starts, self._prefix = starts, before[0]
+            self._prefix = before[0]
             self._device = loaded.device
 
         @property
@@ -124,15 +123,15 @@ def _adapter_class() -> type[TemplateLM]:
 
         def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
             ids = self.generator.tokenizer.encode(string)
-            return ids if add_special_tokens is False else [*self._starts, *ids]
+            start = self.generator.start_id
+            return ids if add_special_tokens is False or start is None else [start, *ids]
 
         def _loglikelihood_tokens(
             self, requests: list[tuple[Any, list[int], list[int]]], disable_tqdm: bool = False, **kwargs: Any
         ) -> list[tuple[float, bool]]:
             most = self.generator.max_tokens + 1  # the last token is predicted, not read
             rows: list[np.ndarray] = []
-            counts: list[int] = []
-            cut = 0
+            counts, cut = list[int](), 0
             for _, before, after in requests:
                 if len(after) >= most:
                     what = f"a continuation of {len(after)} tokens; the context is {most - 1}"
@@ -149,9 +148,8 @@ def _adapter_class() -> type[TemplateLM]:
             return found
 
         def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-            most, totals = self.generator.max_tokens, [0.0] * len(requests)
-            windows: list[Any] = []
-            texts: list[int] = []
+            most, totals, texts = self.generator.max_tokens, [0.0] * len(requests), list[int]()
+            windows: list[tuple[None, list[int], list[int]]] = []
             for number, request in enumerate(requests):
                 tokens = self.tok_encode(request.args[0], add_special_tokens=False)
                 for window in get_rolling_token_windows(tokens, self._prefix, most, 1):

@@ -544,3 +544,13 @@ def test_a_page_on_a_full_disk_leaves_the_old_one(trained: Trained, tmp_path: Pa
     done = cli(["look", trained.out, "abc", "-o", "page.html"], file_bytes=1000)
     refused(done, 4, "page.html", "File too large", "raise the limit")
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("page.html", "old")]
+
+
+def test_compiling_without_a_compiler(tmp_path: Path, run_cli: RunCli) -> None:
+    (tmp_path / "pairs.tsv").write_text("".join(f"{n} a\t{n} b\n" for n in range(100)))
+    args = ["train", "translate", "--data", "pairs.tsv", "--out", "run", "--quiet", "--device", "cpu"]
+    done = run_cli([*args, "--set", "training.compile=true"], env={"CXX": "/no/such/c++"})
+    assert done.returncode == 4
+    assert done.stderr.count("\n") == 1
+    assert "training.compile: compiling for a CPU needs a C++ compiler, and there is no /no/such/c++" in done.stderr
+    assert not (tmp_path / "run").exists()

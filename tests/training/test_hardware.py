@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
-from regard.errors import UsageError
+from regard.errors import ResourceError, UsageError
 from regard.training import hardware
 
 
@@ -50,3 +51,20 @@ def test_a_device_that_is_not_there_is_refused() -> None:
             hardware.choose(name)
     assert hardware.choose("cpu") == torch.device("cpu")
     assert "torch" in hardware.describe(torch.device("cpu"))
+
+
+@pytest.mark.parametrize(("variable", "name"), [(None, r"clang\+\+|g\+\+"), ("/no/such/c++", r"/no/such/c\+\+")])
+def test_compiling_without_a_compiler_is_refused(
+    variable: str | None, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if variable:
+        monkeypatch.setenv("CXX", variable)
+    with pytest.raises(ResourceError, match=f"there is no ({name})"):
+        hardware.check_compiler(torch.device("cpu"))
+    hardware.check_compiler(torch.device("cuda"))
+    (tmp_path / "mine").write_text("#!/bin/sh\n")
+    (tmp_path / "mine").chmod(0o755)
+    monkeypatch.setenv("CXX", "mine")
+    hardware.check_compiler(torch.device("cpu"))

@@ -194,7 +194,7 @@ def _read_xlm(values: Mapping[str, Any], where: str) -> BertConfig:
     names = (
         {number: name for name, number in numbers.items() if type(number) is int} if isinstance(numbers, dict) else {}
     )
-    languages = tuple(names[number] for number in range(num_languages) if number in names)
+    is_named = len(names) == num_languages and all(0 <= number < num_languages for number in names)
     return BertConfig(
         vocab_size=count(values, "vocab_size" if "vocab_size" in values else "n_words", where),
         embed_dim=width,
@@ -204,7 +204,7 @@ def _read_xlm(values: Mapping[str, Any], where: str) -> BertConfig:
         max_len=count(values, "max_position_embeddings", where),
         num_types=0,
         num_languages=num_languages,
-        languages=languages if len(languages) == num_languages else (),
+        languages=tuple(names[number] for number in sorted(names)) if is_named else (),
         activation="gelu" if flag(values, "gelu_activation", where, True) else "relu",
         transform=False,
         tie=flag(values, "tie_word_embeddings", where, True),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import shutil
 import statistics
+import sys
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -11,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from regard.errors import UsageError
+from regard.errors import ResourceError, UsageError
 
 
 def choose(name: str) -> torch.device:
@@ -36,6 +39,22 @@ def choose(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise UsageError(f"no device {name!r} here", mend="give auto, cpu or cuda") from error
     return device
+
+
+def check_compiler(device: torch.device) -> None:
+    """Refuse to compile for a CPU where there is no C++ compiler.
+
+    Args:
+        device: What is compiled for.
+
+    Raises:
+        ResourceError: Torch would call a compiler that is not there: ``CXX``, or by default g++ (clang++ on macOS).
+    """
+    compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+    if device.type == "cpu" and shutil.which(compiler) is None:
+        what = f"compiling for a CPU needs a C++ compiler, and there is no {compiler}"
+        mend = "install one, set CXX to yours, or leave training.compile out"
+        raise ResourceError(what, where="training.compile", mend=mend)
 
 
 @contextmanager

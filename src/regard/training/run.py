@@ -67,9 +67,11 @@ def run(
 
     Raises:
         UsageError: The folder holds a run with other settings.
-        ResourceError: The folder cannot be made.
+        ResourceError: The folder cannot be made; or the model is to be compiled, and nothing is there to do it with.
     """
     target = hardware.choose(device)
+    if recipe.training.compile:
+        hardware.check_compiler(target)
     is_new = _check_folder(recipe, out)
     with (
         locked(out),
