@@ -11,9 +11,11 @@ import torch
 import regard
 from regard.data.split import normalized
 from regard.errors import ConfigError, DataError, UsageError
-from regard.models.bert import BertConfig
+from regard.models.bert import Bert, BertConfig
 from regard.tasks.crosslingual import CrosslingualConfig, CrosslingualData, CrosslingualTask
 from regard.tasks.filler import Filler
+from regard.tasks.labelled import LabelledTask
+from regard.tasks.labeller import Classes
 from regard.tasks.texts import TextTokenizerConfig
 from regard.training import recipe, run
 
@@ -175,6 +177,17 @@ def test_a_hidden_word_is_read_off_the_translation(tmp_path: Path) -> None:
     tuned = run.run(recipe.resolve(labelled, [], "test"), tmp_path / "tuned", device="cpu", quiet=True)
     assert 0 <= tuned.scores["accuracy"] <= 1
     labeller = regard.load(tmp_path / "tuned")
+    table = labeller.model.encoder.language_embed.weight
+    assert torch.equal(table, filler.model.language_embed.weight)  # what one language learns must not part from others
+    assert not torch.equal(labeller.model.encoder.token_embed.weight, filler.model.token_embed.weight)
+    # A drawn language says nothing of the class, and is the same whenever a batch is made.
+    drawing = recipe.resolve({**labelled, "draw_languages": True}, [], "test").settings
+    tasks = [LabelledTask.prepare(Classes, drawing, 3, tmp_path / "drawn", True) for _ in range(2)]
+    assert [task.build().config.languages for task in tasks] == [("de", "en")] * 2
+    told = [tasks[0].batch(n).languages_B2 for n in range(8)]
+    assert torch.equal(tasks[1].batch(7).languages_B2, told[7])
+    assert 0.3 < torch.cat(told).double().mean() < 0.7
+    assert not torch.equal(told[0], told[1])
     assert labeller.classify([("one two", "eins zwei")], languages="en,de")[0].label in ("same", "other")
     apart = [labeller.classify([("one", "one")], languages=names)[0].probabilities["same"] for names in ("en", "en,de")]
     assert apart[0] != apart[1]
@@ -208,6 +221,6 @@ def test_bad_settings_are_told_in_one_line(tmp_path: Path) -> None:
         make_task(tmp_path, context=8)
     long = make_task(tmp_path, context=15)
     assert "training pairs over 15 tokens are not read side by side" in long.notes[0]
-    assert BertConfig(9).number_languages("") is None
+    assert Bert(BertConfig(9, 8, 1, 1, 8)).number_languages("") is None
     with pytest.raises(UsageError, match="leave it out"):
-        BertConfig(9).number_languages("de")
+        Bert(BertConfig(9, 8, 1, 1, 8)).number_languages("de")

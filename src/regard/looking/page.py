@@ -311,7 +311,9 @@ def _samples(samples: Sequence[Sample]) -> str:
 def _table(one: Table) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in one.head)
     rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in one.rows)
-    return f'<div class="scroll"><table class="figures"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    return (
+        f'<div class="scroll"><table class="figures"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    )
 
 
 def _alignment(maps: Maps) -> str:

@@ -123,7 +123,7 @@ def _encoded(product: Labeller | Tagger | Embedder | Filler, text: str, language
 
 def _told(model: Bert, language: str) -> Callable[[torch.Tensor, Segments], Any]:
     """Run an encoder over a single text, its language told."""
-    numbers = model.config.number_languages(language)
+    numbers = model.number_languages(language)
     if numbers is None:
         return model
 

@@ -78,31 +78,6 @@ class BertConfig:
     attention_dropout: float = 0.1
     norm_eps: float = 1e-12
 
-    def number_languages(self, names: str) -> tuple[int, int] | None:
-        """Find the numbers of two texts' languages.
-
-        Args:
-            names: ``de`` for both, or ``en,de``; empty for none.
-
-        Returns:
-            The two numbers; None for a model that is told none.
-
-        Raises:
-            UsageError: The model has to be told and is not, or does not know a name.
-        """
-        known = ", ".join(self.languages)
-        if not names:
-            if self.languages:
-                mend = f"name it with languages: {known}; of two texts as {self.languages[0]},{self.languages[-1]}"
-                raise UsageError("this model has to be told the language", mend=mend)
-            return None
-        one, _, other = names.partition(",")
-        for name in (one, other or one):
-            if name not in self.languages:
-                mend = f"choose from {known}" if known else "leave it out: the model is told none"
-                raise UsageError(f"unknown language {name[:40]!r}", mend=mend)
-        return self.languages.index(one), self.languages.index(other or one)
-
     @property
     def fills(self) -> bool:
         """Whether the model fills in masks."""
@@ -251,7 +226,19 @@ class Bert(MaskFiller):
 
     def number_languages(self, names: str) -> tuple[int, int] | None:
         """Find the numbers of two texts' languages."""
-        return self.config.number_languages(names)
+        languages = self.config.languages
+        known = ", ".join(languages)
+        if not names:
+            if languages:
+                mend = f"name it with languages: {known}; of two texts as {languages[0]},{languages[-1]}"
+                raise UsageError("this model has to be told the language", mend=mend)
+            return None
+        one, _, other = names.partition(",")
+        for name in (one, other or one):
+            if name not in languages:
+                mend = f"choose from {known}" if known else "leave it out: the model is told none"
+                raise UsageError(f"unknown language {name[:40]!r}", mend=mend)
+        return languages.index(one), languages.index(other or one)
 
     def at(
         self,

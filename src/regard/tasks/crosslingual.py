@@ -32,7 +32,7 @@ from regard.models.bert import Bert
 from regard.tasks.corpus import PairData, read_corpus
 from regard.tasks.filler import Filler, OwnMasks
 from regard.tasks.labeller import TextPairs
-from regard.tasks.masked import AROUND, HELD_OUT_SEED, NUM_SAMPLES, MaskedBatch, score
+from regard.tasks.masked import AROUND, HELD_OUT_SEED, NUM_SAMPLES, MaskedBatch, check_head, score
 from regard.tasks.masking import Masker, Masking, chance
 from regard.tasks.task import Evaluated, Loss, check_counts
 from regard.tasks.texts import Pieces, TextData, TextTask, TextTokenizerConfig, read_parts
@@ -251,13 +251,9 @@ class CrosslingualTask(TextTask):
     def build(self) -> Bert:
         """Build the model."""
         told = {"num_languages": len(self.languages), "languages": self.languages, "reset_positions": True}
-        model = self.build_for(
-            self.config.context, {"num_types": 1, **self.config.model, **told}, "bert", Bert, "fill in"
+        return check_head(
+            self.build_for(self.config.context, {"num_types": 1, **self.config.model, **told}, "bert", Bert, "fill in")
         )
-        if model.config.head != "masked":
-            what = f"model.head is {model.config.head!r}"
-            raise ConfigError(what, mend="leave it out: masked tokens are to be predicted")
-        return model
 
     def batch(self, index: int) -> MaskedBatch:
         """Make a micro-batch, a pure function of (seed, index): single texts, or translations side by side."""

@@ -31,6 +31,7 @@ from regard.tasks.baselines import BagOfWords, SharedWords
 from regard.tasks.corpus import Corpus
 from regard.tasks.encoders import LabelTokenizerConfig, start
 from regard.tasks.labeller import Classes, Labeller, Numbers, TextPairs, cut
+from regard.tasks.masking import chance
 from regard.tasks.published import LabelData, read_labelled
 from regard.tasks.task import Batch, Evaluated, Loss, check_counts, check_smoothing
 
@@ -47,6 +48,8 @@ class LabelledConfig:
         model: ``family`` and its settings, likewise.
         languages: Of the texts, ``en``, or of both texts of each pair, ``en,de``; for an encoder that is told them.
         also_languages: Likewise of further test sets, by their names; those that are not named are as ``languages``.
+        draw_languages: In training every text is told a language drawn at random, so that no class hangs on it: for
+            tests in languages that training has not.
         pooling: How a text's vectors become one.
         dropout: Of the encoder; below 0 as its maker set it.
         batch_tokens: Tokens of a micro-batch at most.
@@ -62,6 +65,7 @@ class LabelledConfig:
     model: dict[str, Any] = field(default_factory=lambda: {"family": "bert"})
     languages: str = ""
     also_languages: dict[str, str] = field(default_factory=dict)
+    draw_languages: bool = False
     pooling: Pooling = "mean"
     dropout: float = -1.0
     batch_tokens: int = 1024
@@ -129,6 +133,7 @@ class LabelledTask:
         self._encoder, self.data_notes = encoder, corpus.notes
         self.positive, self.monitor = _metrics(config, goal)
         self.languages: tuple[int, int] | None = None
+        self.num_languages, self.seed = 0, seed
         self.criterion: Callable[..., Loss] = goal.loss
         self.notes: list[str] = []
         self.train = self._rows(corpus.train, "training")
@@ -187,14 +192,15 @@ class LabelledTask:
     def build(self) -> Labelled:
         """Build the model."""
         encoder = self._encoder()
-        self.languages = encoder.config.number_languages(self.config.languages)
+        self.languages = encoder.number_languages(self.config.languages)
+        self.num_languages = encoder.config.num_languages
         if self.config.init and encoder.language_embed is not None:
             # What is learnt in one language has to hold in others: a vector that it alone has must not learn it.
             encoder.language_embed.requires_grad_(False)
         for name, languages in self.config.also_languages.items():  # a mistake is told before training, not after it
             if name not in self.corpus.others:
                 raise ConfigError(f"also_languages names {name!r}, no test set", mend="name one of data.also_test")
-            encoder.config.number_languages(languages)
+            encoder.number_languages(languages)
         return Labelled(encoder, self.goal.num_outputs, self.config.pooling)
 
     def tokenizers(self) -> dict[str, Any]:
@@ -208,6 +214,8 @@ class LabelledTask:
         tokens_N, types_N = (torch.from_numpy(np.concatenate(side)) for side in zip(*some, strict=True))
         segments = Segments.ragged([len(ids) for ids, _ in some])
         two = None if self.languages is None else torch.tensor([self.languages] * len(some))
+        if two is not None and self.config.draw_languages:
+            two = torch.from_numpy(chance(self.seed, index).integers(0, self.num_languages, two.shape))
         return LabelBatch(tokens_N, types_N, self.targets[chosen], segments, two)
 
     def name_batch(self, index: int) -> str:
@@ -277,7 +285,7 @@ class LabelledTask:
         self, product: Labeller, pairs: Sequence[Pair], rows: Sequence[tuple[Any, Any]], languages: str
     ) -> Evaluated:
         wanted, _ = self._labels(pairs)
-        two = product.model.config.number_languages(languages)
+        two = product.model.encoder.number_languages(languages)
         predicted = self.goal.labels(product.outputs(rows, languages=two))
         measures = self._measure(predicted, wanted)
         return Evaluated(measures, [_shown(pair) for pair in pairs], [[one] for one in wanted], predicted)

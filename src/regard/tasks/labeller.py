@@ -314,7 +314,7 @@ class Labeller:
             ContextError: A text has more tokens than the model reads, and ``truncate`` is not set.
             UsageError: The languages are not the model's, or the model has to be told them.
         """
-        two = self.model.config.number_languages(languages)
+        two = self.model.encoder.number_languages(languages)
         rows = self.tokenizer.encode_all([(text,) if isinstance(text, str) else tuple(text) for text in texts])
         for number, (ids, _) in enumerate(rows, first + 1):
             if len(ids) > self.max_tokens and not truncate:

@@ -183,10 +183,7 @@ class MaskedTask(TextTask):
         """Build the model."""
         pooled = {"pooler": True} if self.is_paired else {}
         model = self.build_for(self.config.context, {**pooled, **self.config.model}, "bert", Bert, "fill in masks")
-        if model.config.head != "masked":
-            what = f"model.head is {model.config.head!r}"
-            raise ConfigError(what, mend="leave it out: masked tokens are to be predicted")
-        return model
+        return check_head(model)
 
     def batch(self, index: int) -> MaskedBatch:
         """Make a micro-batch, a pure function of (seed, index): what is hidden in it too."""
@@ -320,6 +317,24 @@ class MaskedTask(TextTask):
         first = shard.starts[text] + 1
         inside = shard.tokens[first + start : first + end].astype(np.int64)
         return np.concatenate([[self.tokenizer.start_id], inside, [self.tokenizer.end_id]])
+
+
+def check_head(model: Bert) -> Bert:
+    """Refuse a model that predicts no masked tokens.
+
+    Args:
+        model: The model.
+
+    Returns:
+        The same.
+
+    Raises:
+        ConfigError: Its head is another.
+    """
+    if model.config.head != "masked":
+        what = f"model.head is {model.config.head!r}"
+        raise ConfigError(what, mend="leave it out: masked tokens are to be predicted")
+    return model
 
 
 def score(
