@@ -41,7 +41,7 @@ def adapter(model: Generator | str | Path, **how: Any) -> TemplateLM:
 
     Args:
         model: A loaded model, or its path.
-        how: As the harness gives it: ``device`` of a path, ``batch_tokens`` read together at most (4096), and
+        **how: As the harness gives it: ``device`` of a path, ``batch_tokens`` read together at most (4096), and
             ``prefix_token_id``, the token before texts that have nothing before them; without it the model's start
             token, or its end where it has no start. ``batch_size`` and ``max_batch_size``, which the harness always
             gives, change nothing.
