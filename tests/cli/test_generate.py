@@ -67,7 +67,7 @@ def test_writing_goes_on_beyond_the_context(book: Path, cli: Cli) -> None:
     ask = ["generate", book, "--tokens", "90", "--beam", "1", "--repetition-penalty", "1.4", "--json", "--full"]
     cut, rolled = (json.loads(cli([*ask, full], stdin="the light\n").stdout) for full in ("cut", "roll"))
     assert (cut["tokens"], cut["ended"]) == (29, False)
-    assert rolled["tokens"] > 60
+    assert rolled["tokens"] > 45  # the context is 32
     assert rolled["text"].startswith(cut["text"])
 
 
