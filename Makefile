@@ -38,8 +38,9 @@ test: $(DEV)
 	@tools/install-browser
 	$(BIN)/python -m pytest -q
 
+# A worker a core, each of one thread: threads that share a core wait for one another.
 unit: $(DEV)
-	$(BIN)/python -m pytest -q -m "not slow and not network and not peer"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto -m "not slow and not network and not peer"
 
 slow: $(DEV)
 	@tools/install-browser
