@@ -302,9 +302,11 @@ class CrosslingualTask(TextTask):
     def test(self, product: Filler) -> Evaluated:
         """Score the test part: each language alone, and each beside its translation, the same tokens hidden."""
         alone, beside = self.alone("test"), self.beside("test")
-        measures = masked(*self._score(product, alone.values()), self._how("alone"))
-        for name, rows in {**alone, **beside}.items():
-            of = masked(*self._score(product, [rows]), self._how(name))["masked_accuracy"]
+        found = {name: self._score(product, [rows]) for name, rows in {**alone, **beside}.items()}
+        nats, right, count = (sum(column) for column in zip(*(found[name] for name in alone), strict=True))
+        measures = masked(nats, int(right), int(count), self._how("alone"))
+        for name, one in found.items():
+            of = masked(*one, self._how(name))["masked_accuracy"]
             measures[f"masked_accuracy/{name}"] = Measure(f"masked_accuracy/{name}", of.value, of.signature)
         shown = _Rows([], [], [])
         for rows in (beside or alone).values():
