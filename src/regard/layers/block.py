@@ -11,6 +11,7 @@ from regard.attention import KVCache, MultiHeadAttention, Segments
 from regard.attention.masks import Mask
 from regard.attention.positions import Bias
 from regard.errors import ConfigError, UsageError
+from regard.layers.drop_path import DropPath
 from regard.layers.mlp import MLP
 
 
@@ -29,6 +30,7 @@ class Block(nn.Module):
         dropout_p: Of each sublayer's result.
         attention_dropout_p: Of attention weights.
         mlp_dropout_p: Of the MLP's inner activations.
+        drop_path_p: Probability that a sequence goes past a sublayer in training (stochastic depth).
         rotary_base: Rotary positions in self-attention with this base; None for none.
         norm_eps: Added to the variance in norms.
         make_norm: Makes a norm from a width and an epsilon: layer norm, or root mean square norm.
@@ -38,7 +40,8 @@ class Block(nn.Module):
     Raises:
         ConfigError: The norm is neither pre nor post.
 
-    Source: Vaswani et al. 2017, §3.1, §5.4; pre-norm: Xiong et al. 2020; RMS norm: Zhang & Sennrich 2019.
+    Source: Vaswani et al. 2017, §3.1, §5.4; pre-norm: Xiong et al. 2020; RMS norm: Zhang & Sennrich 2019;
+    stochastic depth: Huang et al. 2016, §3.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Block(nn.Module):
         dropout_p: float = 0.0,
         attention_dropout_p: float = 0.0,
         mlp_dropout_p: float = 0.0,
+        drop_path_p: float = 0.0,
         rotary_base: float | None = None,
         norm_eps: float = 1e-5,
         make_norm: Callable[[int, float], nn.Module] = nn.LayerNorm,
@@ -82,13 +86,13 @@ class Block(nn.Module):
             self.cross_norm = make_norm(embed_dim, norm_eps)
         self.mlp = MLP(embed_dim, mlp_dim, activation, mlp_dropout_p, gated=gated, use_bias=use_bias)
         self.mlp_norm = make_norm(embed_dim, norm_eps)
-        self.dropout = nn.Dropout(dropout_p)
+        self.dropout, self.drop_path = nn.Dropout(dropout_p), DropPath(drop_path_p)
 
     def _before(self, x_ND: Tensor, norm: nn.Module) -> Tensor:
         return norm(x_ND) if self.pre else x_ND
 
-    def _after(self, x_ND: Tensor, update_ND: Tensor, norm: nn.Module) -> Tensor:
-        x_ND = x_ND + self.dropout(update_ND)
+    def _after(self, x_ND: Tensor, update_ND: Tensor, norm: nn.Module, segments: Segments) -> Tensor:
+        x_ND = x_ND + self.drop_path(self.dropout(update_ND), segments)
         return x_ND if self.pre else norm(x_ND)
 
     def forward(
@@ -119,12 +123,12 @@ class Block(nn.Module):
         update_ND = self.self_attn(
             self._before(x_ND, self.self_norm), segments, mask=mask, bias=bias, positions_N=positions_N
         )
-        x_ND = self._after(x_ND, update_ND, self.self_norm)
+        x_ND = self._after(x_ND, update_ND, self.self_norm, segments)
         if self.cross_attn is not None and self.cross_norm is not None:
             before_ND = self._before(x_ND, self.cross_norm)
             update_ND = self.cross_attn(before_ND, segments, context_MD, context_segments)
-            x_ND = self._after(x_ND, update_ND, self.cross_norm)
-        return self._after(x_ND, self.mlp(self._before(x_ND, self.mlp_norm)), self.mlp_norm)
+            x_ND = self._after(x_ND, update_ND, self.cross_norm, segments)
+        return self._after(x_ND, self.mlp(self._before(x_ND, self.mlp_norm)), self.mlp_norm, segments)
 
     def start(self, context_MD: Tensor, segments: Segments, rows: int) -> tuple[KVCache, KVCache]:
         """Get a decoder block ready for cached decoding.
@@ -174,10 +178,10 @@ class Block(nn.Module):
         update_ND, cache = self.self_attn.extend(
             self._before(x_ND, self.self_norm), segments, cache, mask=mask, bias=bias
         )
-        x_ND = self._after(x_ND, update_ND, self.self_norm)
+        x_ND = self._after(x_ND, update_ND, self.self_norm, segments)
         if self.cross_attn is not None and self.cross_norm is not None and context is not None:
             before_ND = self._before(x_ND, self.cross_norm)
             reading = segments if context_segments is None else context_segments
             update_ND = self.cross_attn.read(before_ND, reading, context)
-            x_ND = self._after(x_ND, update_ND, self.cross_norm)
-        return self._after(x_ND, self.mlp(self._before(x_ND, self.mlp_norm)), self.mlp_norm), cache
+            x_ND = self._after(x_ND, update_ND, self.cross_norm, segments)
+        return self._after(x_ND, self.mlp(self._before(x_ND, self.mlp_norm)), self.mlp_norm, segments), cache

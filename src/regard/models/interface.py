@@ -1,10 +1,12 @@
-"""What families offer that write, go on from texts or fill in masks: training, scoring and decoding need no more."""
+"""What families offer that write, go on from texts, fill in masks or see: training, scoring and use need no more."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self, get_args
 
+import torch
 from torch import Tensor, nn
 
 from regard.attention import Segments
@@ -240,3 +242,96 @@ class MaskFiller(nn.Module, ABC):
         Returns:
             logits_NV.
         """
+
+
+@dataclass(frozen=True)
+class Features:
+    """What an image encoder makes of a batch of images.
+
+    Attributes:
+        hidden_ND: One row a token: those before the grid, then the grid row by row; image after image.
+        segments: Which rows are one image; uniform.
+        grid: Height and width of the grid in tokens.
+        num_extra: Tokens of each image before its grid: a class token.
+    """
+
+    hidden_ND: Tensor
+    segments: Segments
+    grid: tuple[int, int]
+    num_extra: int = 0
+
+    def grid_BYXD(self) -> Tensor:
+        """Give the grid alone, as an image of vectors."""
+        rows_BND = self.hidden_ND.unflatten(0, (len(self.segments), -1))
+        return rows_BND[:, self.num_extra :].unflatten(1, self.grid)
+
+
+class ImageEncoder(nn.Module, ABC):
+    """Base of the families that turn images into vectors, and into classes where they have a head.
+
+    Attributes:
+        config: The family's settings, with ``image_size`` (height and width of the images that it is made for, in
+            pixels), ``num_channels`` and ``num_classes`` (0 for no head).
+        head: From a pooled vector to a score for each class; None without.
+        width: Width D of its vectors.
+        num_depths: Depths of :meth:`depth`.
+    """
+
+    config: Any
+    head: nn.Linear | None
+    width: int
+    num_depths: int
+
+    @abstractmethod
+    def forward(self, pixels_BCYX: Tensor) -> Features:
+        """Encode images.
+
+        Args:
+            pixels_BCYX: Floats, normalized as the model was trained; height and width may be others than
+                ``config.image_size``.
+
+        Returns:
+            The features.
+
+        Raises:
+            UsageError: Another number of channels, or an image smaller than a patch.
+        """
+
+    @abstractmethod
+    def pool(self, features: Features) -> Tensor:
+        """Make one vector of each image, as the model was trained.
+
+        Args:
+            features: From :meth:`forward`.
+
+        Returns:
+            pooled_BD.
+        """
+
+    @abstractmethod
+    def depth(self, name: str) -> int:
+        """Say how deep a parameter stands, for learning rates that fall towards the input.
+
+        Args:
+            name: The parameter's name.
+
+        Returns:
+            0 for what reads pixels, up to ``num_depths - 1`` for what reads the last block's output.
+        """
+
+    def classify(self, pixels_BCYX: Tensor) -> Tensor:
+        """Score the classes of images.
+
+        Args:
+            pixels_BCYX: As :meth:`forward` takes them.
+
+        Returns:
+            logits_BV, at least float32.
+
+        Raises:
+            UsageError: The model has no head.
+        """
+        if self.head is None:
+            raise UsageError("a model without a head", where=type(self).__name__, mend="set num_classes")
+        logits_BV = self.head(self.pool(self(pixels_BCYX)))
+        return logits_BV.to(torch.promote_types(logits_BV.dtype, torch.float32))
