@@ -6,6 +6,7 @@ import json
 import re
 import zlib
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 
 from regard.data.readers.idx import read_idx
 from regard.data.readers.picture import decode
+from regard.data.split import linked_keys
 from regard.errors import FormatError, ResourceError
 
 
@@ -50,13 +52,14 @@ class ImageSet:
             A ``.npz`` file with ``images``, ``labels``, ``classes`` and what stands beside; equal for equal pictures.
         """
         file = io.BytesIO()
-        beside = {name: np.array([texts[number] for number in numbers]) for name, texts in self.beside.items()}
-        classes = np.array(self.classes)
-        np.savez(file, images=self.images[numbers], labels=self.labels[numbers], classes=classes, **beside)
+        arrays = {"images": self.images[numbers], "labels": self.labels[numbers], "classes": np.array(self.classes)}
+        for name, texts in self.beside.items():
+            arrays[name] = np.array([texts[number] for number in numbers])
+        np.savez(file, allow_pickle=False, **arrays)
         return file.getvalue()
 
 
-def _pixel_keys(images: np.ndarray) -> list[str]:
+def _pixel_keys(images: Iterable[np.ndarray]) -> list[str]:
     return [sha256(image.tobytes()).hexdigest() for image in images]
 
 
@@ -151,7 +154,7 @@ _PERSON = "1F9D1"
 def read_emoji(files: list[Path]) -> ImageSet:
     """Render emoji of several styles, 64 × 64 pixels over white; variants of skin tone are left out.
 
-    Their group is the concept: one sign in all styles, and man, woman and person of one kind.
+    Their group is the concept (one sign in all styles, and man, woman and person of one kind), and what has its pixels.
 
     Args:
         files: The names (emojibase's ``data.json``), then of each style ``chars.json`` and ``icons.json``.
@@ -194,12 +197,14 @@ def read_emoji(files: list[Path]) -> ImageSet:
             beside["concepts"].append(_concept(code))
     by_style = ", ".join(f"{count:,} of {style}" for style, count in Counter(beside["styles"]).items())
     concepts = beside["concepts"]
+    keys = linked_keys(list(zip(concepts, _pixel_keys(images), strict=True)))
     notes = [
         f"{len(images):,} pictures: {by_style}; skin tones, regional indicators and signs without a group left out.",
-        f"{len(set(concepts)):,} concepts; all styles of one, and its man, woman and person, are in one part.",
+        f"{len(set(concepts)):,} concepts in {len(set(keys)):,} groups: all styles of one, its man, woman and person, "
+        "and concepts that share a picture (some flags) are in one part.",
         f"Rendered by resvg-py {resvg_py.__version__}.",
     ]
-    return ImageSet(np.stack(images), np.array(labels), classes, concepts, notes, beside=beside)
+    return ImageSet(np.stack(images), np.array(labels), classes, keys, notes, beside=beside)
 
 
 def _concept(code: str) -> str:

@@ -18,7 +18,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -32,17 +32,22 @@ from regard.data.readers.arrays import read_npy, read_npz
 from regard.data.readers.idx import NAME as IDX_NAME
 from regard.data.readers.idx import read_idx
 from regard.data.readers.image_folder import read_files, read_folder
+from regard.data.readers.image_parquet import read_parquet
+from regard.data.readers.image_table import read_table
 from regard.data.readers.picture import CAPS, EXTENSIONS, Caps, decode
 from regard.data.readers.pictures import ArrayPictures, Pictures, in_threads
 from regard.data.readers.text import shown
+from regard.data.split import split_keys
 from regard.errors import DataError, UsageError
 
-__all__ = ["CAPS", "Caps", "Images", "decode", "read_images"]
+__all__ = ["CAPS", "Caps", "Images", "decode", "read_images", "split_images"]
 
 Fit = Literal["crop", "squash"]
 _DRAFT = 2  # a JPEG is decoded smaller as long as it keeps this many times the wanted size
 _LUMA = (19595, 38470, 7471)  # ITU-R 601-2 in 65536ths, as Pillow rounds it
-_READERS = {".npz": read_npz, ".npy": read_npy}
+_READERS: dict[str, Callable[..., Pictures]] = {
+    **{".npz": read_npz, ".npy": read_npy, ".csv": read_table, ".tsv": read_table, ".parquet": read_parquet},
+}
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -225,6 +230,23 @@ def read_images(
             raise DataError(what, where=pictures.where(index), mend="give a size that all are brought to")
     assert first is not None, "every reader refuses to give no picture"
     return Images(pictures, np.arange(len(pictures)), first, channels or (1 if is_grey else 3), fit)
+
+
+def split_images(images: Images, *, seed: int) -> tuple[Images, Images, Images]:
+    """Deal pictures into three parts as :func:`regard.data.split.split_pairs` deals pairs; copies are in one part.
+
+    Args:
+        images: All pictures; every one is decoded once.
+        seed: Any integer; another seed deals otherwise.
+
+    Returns:
+        Train, dev and test, each in the order of ``images``.
+
+    Raises:
+        DataError: There are fewer than 20 different pictures, or one is damaged.
+    """
+    train, dev, test = split_keys(images.keys(), seed=seed, what="images")
+    return images.subset(train), images.subset(dev), images.subset(test)
 
 
 def _read(name: str, *, image: str | None, label: str | None, labelled: bool) -> Pictures:
