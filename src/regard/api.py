@@ -20,7 +20,9 @@ from regard.tasks.convert import convert as _convert
 from regard.tasks.embedder import Embedder, load_embedder
 from regard.tasks.filler import Filler, is_masked, load_filler
 from regard.tasks.generator import Generator
+from regard.tasks.image_classifier import ImageEmbedder
 from regard.tasks.labeller import Labeller
+from regard.tasks.public_images import load_images, sees
 from regard.tasks.public_pairs import translates
 from regard.tasks.public_text import is_causal, load_generator
 from regard.tasks.submission import Submission
@@ -69,18 +71,21 @@ def train(
     return run.run(resolved, Path(out), device=device, quiet=quiet)
 
 
-def load(path: str | Path, device: str = "cpu") -> Translator | Generator | Filler | Labeller | Tagger | Embedder:
+Loaded = Translator | Generator | Filler | Labeller | Tagger | Embedder | ImageEmbedder
+
+
+def load(path: str | Path, device: str = "cpu") -> Loaded:
     """Load a model.
 
     Args:
         path: A run's folder or the model folder in it; a public folder of an encoder–decoder (Marian), of a
-            bidirectional encoder (BERT, RoBERTa, XLM, XLM-R, ELECTRA, MiniLM) or of a causal model (GPT-2,
-            Llama-type); or a GGUF file of a Llama-type model.
+            bidirectional encoder (BERT, RoBERTa, XLM, XLM-R, ELECTRA, MiniLM), of a causal model (GPT-2, Llama-type) or
+            of an image encoder (ViT, Swin, ViT-MAE); or a GGUF file of a Llama-type model.
         device: Where it is to run.
 
     Returns:
-        The model, ready to be used: to translate, to go on from texts, to fill in masks, to label or tag texts, or to
-        give vectors of them. A public encoder fills in masks where it has the head for it.
+        The model, ready to be used: to translate, to go on from texts, to fill in masks, to label or tag texts, to
+        classify images, or to give vectors of either. A public encoder fills in masks where it has the head for it.
 
     Raises:
         UsageError: The path is a URL, or a model's name on a hub: nothing is ever fetched.
@@ -91,6 +96,8 @@ def load(path: str | Path, device: str = "cpu") -> Translator | Generator | Fill
     is_plain = kind == plain.MODEL_TYPE and plain.task(source) == "none"
     if source.suffix != ".gguf" and not is_plain and (kind in (None, plain.MODEL_TYPE) or translates(kind)):
         return folder.load(path, target)
+    if source.suffix != ".gguf" and sees(source):
+        return load_images(source, target)
     if source.suffix == ".gguf" or is_causal(source):
         loaded, notes = load_generator(path, target)
     else:
@@ -160,7 +167,7 @@ def submit(model: Labeller | str | Path, layout: str, data: str | Path, out: str
 
 
 def look(
-    model: Translator | Generator | Filler | Labeller | Tagger | Embedder | str | Path,
+    model: Loaded | str | Path,
     text: str,
     target: str | None = None,
     language: str = "",

@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from regard.cli.options import Device, Json, Model, check_model_path, in_batches, write_json, write_line
-from regard.errors import ContextError
+from regard.errors import ContextError, UsageError
 
 
 def classify(
@@ -22,18 +22,26 @@ def classify(
 ) -> None:
     """Label each line of standard input, in order: its class, or its number. Of two texts, a tab stands between.
 
+    A model of images takes the name of an image file on each line.
+
     Example: regard classify runs/mood < texts.txt
     """
-    from regard.tasks import folder
+    import regard
+    from regard.tasks.image_classifier import ImageClassifier
     from regard.tasks.labeller import Labeller
-    from regard.training import hardware
 
-    labeller = folder.load_as(Labeller, check_model_path(model), hardware.choose(device))
+    labeller = regard.load(check_model_path(model), device)
+    if not isinstance(labeller, Labeller | ImageClassifier):
+        verbs = " or ".join(f"regard {verb}" for verb in labeller.verbs)
+        raise UsageError("this model gives no classes or numbers", where=model, mend=f"use it with {verbs}")
 
     def answer(texts: list[str], done: int) -> None:
         try:
-            pairs = [tuple(text.split("\t", 1)) for text in texts]
-            labels = labeller.classify(pairs, truncate=truncate, languages=languages, first=done)
+            if isinstance(labeller, ImageClassifier):
+                labels = labeller.classify(texts)
+            else:
+                pairs = [tuple(text.split("\t", 1)) for text in texts]
+                labels = labeller.classify(pairs, truncate=truncate, languages=languages, first=done)
         except ContextError as error:
             mend = "split the line, or read its beginning with --truncate"
             raise ContextError(error.what, where="standard input", mend=mend) from error

@@ -21,12 +21,22 @@ def embed(
 ) -> None:
     """Give each line of standard input a vector: one JSON object a line, {"embedding": […]}, in order.
 
+    A model of images takes the name of an image file on each line.
+
     Example: regard embed all-MiniLM-L6-v2 < texts.txt > vectors.jsonl
     """
     from regard.tasks.embedder import load_embedder
+    from regard.tasks.public_images import is_of_images, load_images
     from regard.training import hardware
 
-    embedder, warnings = load_embedder(check_model_path(model), hardware.choose(device))
+    target = hardware.choose(device)
+    if is_of_images(check_model_path(model)):
+        images = load_images(model, target)
+        in_batches(
+            sys.stdin, batch, lambda paths, done: [write_json({"embedding": v.tolist()}) for v in images.embed(paths)]
+        )
+        return
+    embedder, warnings = load_embedder(model, target)
     for warning in warnings:
         print(f"regard: warning: {warning}", file=sys.stderr)
 

@@ -16,7 +16,8 @@ def evaluate(
     data: Annotated[
         str,
         Parameter(
-            help="Pairs with the right answers (- reads TSV from standard input); or texts.", allow_leading_hyphen=True
+            help="Pairs with the right answers (- reads TSV from standard input); texts; or labelled images.",
+            allow_leading_hyphen=True,
         ),
     ],
     source: Source = None,
@@ -34,14 +35,16 @@ def evaluate(
     """Score a model, each metric with its signature.
 
     On pairs BLEU, chrF, exact match and token error rate; a language model on texts: bits per byte and perplexity;
-    a model that fills in masks: accuracy and perplexity at hidden tokens.
+    a model that fills in masks: accuracy and perplexity at hidden tokens; on labelled images accuracy, F1, Matthews.
     """
     import regard
     from regard.data import read_pairs
     from regard.data.documents import read_documents
-    from regard.tasks import masked_texts
+    from regard.data.images import read_images
+    from regard.tasks import classify_images, masked_texts
     from regard.tasks.filler import Filler
     from regard.tasks.generator import Generator
+    from regard.tasks.image_classifier import ImageClassifier
     from regard.tasks.translator import Translator
 
     loaded = regard.load(check_model_path(model), device)
@@ -56,6 +59,11 @@ def evaluate(
         )
         measures = loaded.evaluate(read_pairs(data, source=source, target=target), options, references).measures
         how = f"|beam:{options.beam}|lp:{options.length_penalty}"
+    elif isinstance(loaded, ImageClassifier):
+        images = read_images(
+            data, size=loaded.pixels.size, channels=len(loaded.pixels.mean), image=source, label=target
+        )
+        measures = classify_images.evaluate(loaded, images).measures
     else:
         raise UsageError(
             "this model writes nothing that could be scored", where=model, mend=f"use regard {loaded.verbs[0]}"

@@ -22,20 +22,27 @@ TASKS = {
     "classify": "texts with classes: sentiment, topic, spam",
     "tag": "sentences with a tag a word: named entities, parts of speech",
     "regress": "texts with numbers: ratings, similarity",
+    "classify-images": "images with classes",
+    "reconstruct": "images: an encoder that learns by filling in hidden patches",
+    "contrast": "images: an encoder that learns to tell them apart, whatever was done to them",
+    "generate-images": "images: a model that makes more of them",
 }
 
 
 def train(
     task: Annotated[
         str | None,
-        Parameter(help="What to train for: translate, lm, mlm, xlm, plm, instruct, classify, regress, tag."),
+        Parameter(
+            help="What to train for: translate, lm, mlm, xlm, plm, instruct, classify, regress, tag; of images "
+            "classify-images, reconstruct, contrast, generate-images."
+        ),
     ] = None,
     *,
     data: Annotated[
         str | None,
         Parameter(
             help="Training data: pairs as .tsv, .csv, .jsonl, .parquet or train.de,train.en; texts as .txt, .jsonl or "
-            "a folder; or catalogue:NAME."
+            "a folder; images as a folder a class, .csv or .parquet of files and classes, IDX, .npz; or catalogue:NAME."
         ),
     ] = None,
     out: Annotated[
@@ -59,7 +66,7 @@ def train(
 
     if list_:
         for name, what in TASKS.items():
-            print(f"{name:12} {what}")
+            print(f"{name:16} {what}")
         print("\nrecipes:", ", ".join(recipes.names()))
         return
     if task not in TASKS:

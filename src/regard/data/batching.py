@@ -56,12 +56,23 @@ class Order:
         Returns:
             Indices of examples, longest first.
         """
+        return self.where(index)[1]
+
+    def where(self, index: int) -> tuple[int, np.ndarray]:
+        """Give the examples of a batch, and say in which pass over the data it is.
+
+        Args:
+            index: Number of the batch since the start of training.
+
+        Returns:
+            The epoch, from 0, and indices of examples, longest first.
+        """
         with self._lock:  # a worker makes batches ahead while the loop names the one that it stopped at
             while self._starts[-1] <= index:
                 epoch = len(self._starts) - 1
                 self._starts.append(self._starts[-1] + len(self.epoch(epoch)))
             epoch = bisect_right(self._starts, index) - 1
-            return self.epoch(epoch)[index - self._starts[epoch]]
+            return epoch, self.epoch(epoch)[index - self._starts[epoch]]
 
     def epoch(self, epoch: int) -> list[np.ndarray]:
         """Draw the batches of an epoch.

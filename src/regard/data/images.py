@@ -42,6 +42,10 @@ from regard.errors import DataError, UsageError
 
 __all__ = ["CAPS", "Caps", "Images", "decode", "read_images", "split_images"]
 
+
+__all__ = ["CAPS", "Caps", "Images", "decode", "read_images", "read_named"]
+
+
 Fit = Literal["crop", "squash"]
 _DRAFT = 2  # a JPEG is decoded smaller as long as it keeps this many times the wanted size
 _LUMA = (19595, 38470, 7471)  # ITU-R 601-2 in 65536ths, as Pillow rounds it
@@ -247,6 +251,38 @@ def split_images(images: Images, *, seed: int) -> tuple[Images, Images, Images]:
     """
     train, dev, test = split_keys(images.keys(), seed=seed, what="images")
     return images.subset(train), images.subset(dev), images.subset(test)
+
+
+def read_named(
+    paths: Sequence[str | Path], *, size: tuple[int, int], channels: int, fit: Fit = "crop", first: int = 0
+) -> Images:
+    """Read pictures that a user names one by one.
+
+    Args:
+        paths: The files; a link is followed.
+        size: Rows and columns that each is brought to.
+        channels: Planes that each is brought to.
+        fit: As for :class:`Images`.
+        first: Number of the first in the user's input, for messages.
+
+    Returns:
+        The pictures, in that order, without labels.
+
+    Raises:
+        UsageError: A name is empty or a URL: nothing is fetched.
+        DataError: A file is missing or its header is refused; the message names it.
+        FormatError: A file is no picture.
+        ResourceError: A file cannot be read.
+    """
+    names = [os.fspath(path) for path in paths]
+    for number, name in enumerate(names, first + 1):
+        if not name.strip() or "\0" in name:
+            raise UsageError("no file name", where=f"image {number}", mend="name one file a line")
+        if "://" in name:
+            raise UsageError("an image is a file, not a URL", where=shown(name), mend="download it first")
+    inside = [os.path.relpath(os.path.realpath(name), os.sep) for name in names]
+    pictures = read_files(os.sep, inside, wheres=[shown(name) for name in names])
+    return Images(pictures, np.arange(len(names)), size, channels, fit)
 
 
 def _read(name: str, *, image: str | None, label: str | None, labelled: bool) -> Pictures:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, Self, get_args
+from typing import Any, Literal, Protocol, Self, get_args, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -319,6 +319,17 @@ class ImageEncoder(nn.Module, ABC):
             0 for what reads pixels, up to ``num_depths - 1`` for what reads the last block's output.
         """
 
+    def weights_for(self, image_size: tuple[int, int]) -> dict[str, Tensor]:
+        """Give the weights as a model of another ``image_size`` has them: what stands for places is brought to its grid.
+
+        Args:
+            image_size: Height and width.
+
+        Returns:
+            Parameters and persistent buffers by name.
+        """
+        return self.state_dict()
+
     def classify(self, pixels_BCYX: Tensor) -> Tensor:
         """Score the classes of images.
 
@@ -335,3 +346,12 @@ class ImageEncoder(nn.Module, ABC):
             raise UsageError("a model without a head", where=type(self).__name__, mend="set num_classes")
         logits_BV = self.head(self.pool(self(pixels_BCYX)))
         return logits_BV.to(torch.promote_types(logits_BV.dtype, torch.float32))
+
+
+@runtime_checkable
+class HoldsImageEncoder(Protocol):
+    """What was trained around an image encoder and gives it away for other uses."""
+
+    def image_encoder(self) -> ImageEncoder:
+        """Give the encoder alone."""
+        ...

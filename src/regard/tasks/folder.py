@@ -16,19 +16,22 @@ import torch
 from torch import Tensor, nn
 
 from regard import settings
+from regard.data import pixels
 from regard.data.pieces import FILES, Pieces, save_pieces
+from regard.data.pixels import Pixels
 from regard.data.tokenizer import Tokenizer
 from regard.decoding import DecodeOptions
 from regard.errors import CheckpointError, ConfigError, DataError, FormatError, UsageError
 from regard.files import json_bytes, on_disk, read_config, reading, write_aside
 from regard.layers.pooling import Pooling
 from regard.models.bert import Bert, BertConfig
-from regard.models.interface import EncoderDecoder, LanguageModel, MaskFiller
+from regard.models.interface import EncoderDecoder, ImageEncoder, LanguageModel, MaskFiller
 from regard.models.labelled import Labelled, Tagged
 from regard.models.registry import check_bounds, families, family
 from regard.models.weights import build_like, gather, read_tensors, write_tensors
 from regard.tasks.filler import Filler, OwnMasks
 from regard.tasks.generator import Generator
+from regard.tasks.image_classifier import ImageClassifier, ImageEmbedder
 from regard.tasks.labeller import Classes, Labeller, Numbers, objective, read_text_pairs
 from regard.tasks.pairs import SHARED, SIDES, PairTokenizer
 from regard.tasks.plain import CONFIG_CAP_BYTES, FORMAT, MODEL_TYPE, check_format, dtype_name
@@ -37,8 +40,8 @@ from regard.tasks.public_text import PublicVocabulary
 from regard.tasks.tagger import Tagger
 from regard.tasks.translator import Translator
 
-Product = Translator | Generator | Filler | Labeller | Tagger
-P = TypeVar("P", Translator, Generator, Filler, Labeller, Tagger)
+Product = Translator | Generator | Filler | Labeller | Tagger | ImageEmbedder | ImageClassifier
+P = TypeVar("P", Translator, Generator, Filler, Labeller, Tagger, ImageEmbedder, ImageClassifier)
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ def save_tokenizers(folder: Path, tokenizers: Mapping[str, Tokenizer]) -> None:
         folder: An existing folder.
         tokenizers: By the names of their files.
     """
-    for stale in (SHARED, *SIDES, *FILES):
+    for stale in (SHARED, *SIDES, *FILES, pixels.FILE):
         if stale not in tokenizers:
             (folder / stale).unlink(missing_ok=True)
     for name, tokenizer in tokenizers.items():
@@ -135,6 +138,8 @@ def save(folder: Path, product: Product, weights: Mapping[str, Tensor] | None = 
         save_pair_tokenizer(folder, product.tokenizer)
     else:
         save_tokenizers(folder, product.tokenizers())
+    if isinstance(product, ImageEmbedder):
+        product.pixels.save(folder)
     if product.options is not None:
         write_aside(folder / "generation_config.json", json_bytes(settings.plain(product.options)))
     if card:
@@ -153,7 +158,7 @@ def _ends(product: Product) -> dict[str, Any]:
 def _labels(product: Product) -> dict[str, Any]:
     if isinstance(product, Tagger):
         return Classes(product.names).facts()
-    return product.goal.facts() if isinstance(product, Labeller) else {}
+    return product.goal.facts() if isinstance(product, Labeller | ImageClassifier) else {}
 
 
 def load(path: str | Path, device: torch.device | None = None) -> Product:
@@ -328,6 +333,22 @@ def _tagger(
     return Tagger(build(make), tokenizer, config.labels["names"], config.max_tokens, device)
 
 
+def _image_classifier(
+    folder: Path, config: FolderConfig, model_config: Any, build: Callable[..., Any], device: torch.device | None
+) -> ImageClassifier:
+    goal = objective(Classes.task, config.labels, str(folder / "config.json"))
+    if model_config.num_classes != goal.num_outputs:
+        what = f"{goal.num_outputs} classes for a head of {model_config.num_classes}"
+        raise CheckpointError(what, where=str(folder / "config.json"))
+    return ImageClassifier(build(), Pixels.read(folder), Classes(tuple(config.labels["names"])), device)
+
+
+def _image_embedder(
+    folder: Path, config: FolderConfig, model_config: Any, build: Callable[..., Any], device: torch.device | None
+) -> ImageEmbedder:
+    return ImageEmbedder(build(), Pixels.read(folder), config.task, device)
+
+
 # What each task's folder holds: the kind of model, and what is made of it.
 _KINDS: dict[str, tuple[type, Callable[..., Any]]] = {
     Translator.task: (EncoderDecoder, _translator),
@@ -336,4 +357,6 @@ _KINDS: dict[str, tuple[type, Callable[..., Any]]] = {
     Classes.task: (Bert, _labeller),
     Numbers.task: (Bert, _labeller),
     Tagger.task: (Bert, _tagger),
+    "classify-images": (ImageEncoder, _image_classifier),
+    "contrast": (ImageEncoder, _image_embedder),
 }

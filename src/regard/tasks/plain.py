@@ -83,10 +83,30 @@ def load_plain(folder: Path) -> tuple[str, nn.Module]:
     values = read_config(folder / "config.json", CONFIG_CAP_BYTES)
     if values.get("task") != "none":
         raise FormatError(f"a model for the task {str(values.get('task'))[:40]!r}, which it alone serves", where=where)
-    config = settings.build(PlainConfig, values, where)
-    check_format(config.format, folder)
-    known = family(config.family)
-    model_config = settings.build(known.config, config.settings, f"{where}: settings")
+    settings.build(PlainConfig, values, where)
+    return load_model(folder)
+
+
+def load_model(folder: Path) -> tuple[str, nn.Module]:
+    """Read the model of a folder of ours, whatever it was trained for.
+
+    Args:
+        folder: Where.
+
+    Returns:
+        The family and the model.
+
+    Raises:
+        DataError: A file is missing.
+        FormatError: A file is not what it claims to be.
+        CheckpointError: Weights and config do not fit, as where a task put layers around the family's model.
+    """
+    where = str(folder / "config.json")
+    values = read_config(folder / "config.json", CONFIG_CAP_BYTES)
+    check_format(values.get("format", 0), folder)
+    known = family(str(values.get("family"))[:40])
+    own = values.get("settings")
+    model_config = settings.build(known.config, own if isinstance(own, dict) else {}, f"{where}: settings")
     check_bounds(model_config, where)
     return known.name, build_like(known.build, model_config, read_tensors(folder / "model.safetensors"), folder)
 

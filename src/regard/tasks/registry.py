@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from regard.tasks.classify_images import ImageClassesConfig, ImageClassesTask
+from regard.tasks.contrast import ContrastConfig, ContrastTask
 from regard.tasks.crosslingual import CrosslingualConfig, CrosslingualTask
 from regard.tasks.instruct import InstructConfig, InstructTask
 from regard.tasks.labelled import LabelledConfig, LabelledTask
@@ -40,5 +42,7 @@ TASKS: dict[str, Kind] = {
     "instruct": Kind(InstructConfig, InstructTask.prepare),
     "classify": Kind(LabelledConfig, partial(LabelledTask.prepare, Classes)),
     "tag": Kind(TaggedConfig, TaggedTask.prepare),
+    "classify-images": Kind(ImageClassesConfig, ImageClassesTask.prepare),
+    "contrast": Kind(ContrastConfig, ContrastTask.prepare),
     "regress": Kind(LabelledConfig, partial(LabelledTask.prepare, Numbers)),
 }

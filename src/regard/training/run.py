@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from regard import settings
-from regard.errors import ResourceError, UsageError
+from regard.errors import ConfigError, ResourceError, UsageError
 from regard.files import json_bytes, locked, write_aside
 from regard.metrics.measure import Measure
 from regard.models.weights import fit
@@ -79,6 +79,7 @@ def run(
         Progress(recipe.training.max_steps, recipe.training.max_seconds, quiet) as progress,
     ):
         task: Task = TASKS[recipe.task].prepare(recipe.settings, recipe.training.seed, out, is_new)
+        _check_whole(recipe, task)
         torch.manual_seed(recipe.training.seed)
         model = task.build()
         if is_new:  # only now: where settings or data were wrong, nothing is left that the mended command would meet
@@ -125,6 +126,14 @@ def run(
     # Where the loss decides, the first of the metrics stands for it.
     metric = task.monitor if task.monitor in evaluated.measures else next(iter(evaluated.measures))
     return Result(out, product, scores, metric, standing)
+
+
+def _check_whole(recipe: Recipe, task: Task) -> None:
+    """Refuse to cut a batch that is compared as a whole: the sum over its parts would be another loss."""
+    if task.needs_whole_batch and recipe.training.accumulate > 1:
+        what = f"accumulate is {recipe.training.accumulate}, and this task compares the whole batch"
+        mend = "leave it out; a larger batch_images, in parts, needs no more memory"
+        raise ConfigError(what, where="training", mend=mend)
 
 
 def _check_folder(recipe: Recipe, out: Path) -> bool:

@@ -1,0 +1,36 @@
+"""Many images on one sheet."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+from PIL import Image
+from torch import Tensor
+
+GAP, GROUND = 2, 128  # pixels between images, and their grey
+LEAST_SIDE = 56  # smaller images are enlarged to this, each pixel a square
+
+
+def sheet(images_NCYX: Tensor, columns: int) -> bytes:
+    """Lay images out in rows.
+
+    Args:
+        images_NCYX: uint8, of 1 or 3 channels; at least one.
+        columns: Images of a row.
+
+    Returns:
+        A PNG.
+    """
+    count, channels, height, width = images_NCYX.shape
+    scale = max(1, -(-LEAST_SIDE // max(height, width)))
+    rows = -(-count // columns)
+    step_y, step_x = height * scale + GAP, width * scale + GAP
+    ground = np.full((rows * step_y - GAP, min(columns, count) * step_x - GAP, channels), GROUND, np.uint8)
+    for number, image in enumerate(images_NCYX.permute(0, 2, 3, 1).numpy()):
+        top, left = (number // columns) * step_y, (number % columns) * step_x
+        large = image.repeat(scale, 0).repeat(scale, 1)
+        ground[top : top + height * scale, left : left + width * scale] = large
+    out = io.BytesIO()
+    Image.fromarray(ground[..., 0] if channels == 1 else ground).save(out, "PNG", optimize=True)
+    return out.getvalue()

@@ -1,0 +1,105 @@
+"""What training on images starts from: a fresh image encoder, or one from a run of ours or a public folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from regard.data.images import Images
+from regard.data.pixels import Pixels
+from regard.errors import ConfigError
+from regard.files import on_disk, read_config
+from regard.models.interface import HoldsImageEncoder, ImageEncoder
+from regard.models.public import read_folder
+from regard.models.weights import fit, gather
+from regard.tasks.building import build
+from regard.tasks.plain import CONFIG_CAP_BYTES, MODEL_TYPE, load_model
+
+_HEAD = "head."
+
+
+def fresh(model: Mapping[str, Any], pixels: Pixels, num_classes: int, does: str) -> ImageEncoder:
+    """Build an image encoder for the images at hand.
+
+    Args:
+        model: ``family`` and its settings.
+        pixels: Size and channels of the images.
+        num_classes: Classes of the head; 0 for none.
+        does: What it is for, for messages.
+
+    Returns:
+        The encoder, with fresh weights.
+    """
+    given = {"image_size": pixels.size, "num_channels": len(pixels.mean), "num_classes": num_classes}
+    return build(model, "vit", given, ImageEncoder, does, "model")
+
+
+def read_encoder(init: str) -> tuple[ImageEncoder, Pixels]:
+    """Read an image encoder, of a model that was trained for something else its part that sees.
+
+    Args:
+        init: A run's folder of ours, the model folder in it, or a public folder.
+
+    Returns:
+        The encoder, and how its images are normalized.
+
+    Raises:
+        ConfigError: The folder holds no image encoder.
+    """
+    source = on_disk(init)
+    folder = source / "model" if (source / "model" / "config.json").is_file() else source
+    path = folder / "config.json"
+    kind = read_config(path, CONFIG_CAP_BYTES).get("model_type") if path.is_file() else None
+    name, model = load_model(folder) if kind == MODEL_TYPE else read_folder(folder)[:2]
+    encoder = model.image_encoder() if isinstance(model, HoldsImageEncoder) else model
+    if not isinstance(encoder, ImageEncoder):
+        raise ConfigError(f"a {name} is no image encoder", where=init, mend="give a vit, swin, mae or convnet")
+    return encoder.float(), Pixels.read(folder)
+
+
+def starting(init: str, images: Images) -> tuple[ImageEncoder | None, Pixels]:
+    """Read the encoder that training starts from, and say how images are normalized.
+
+    Args:
+        init: As :func:`read_encoder` takes it; empty for a fresh encoder.
+        images: The training part.
+
+    Returns:
+        The encoder, None for a fresh one; and the normalization, a trained encoder's own, at the size of the images.
+    """
+    if not init:
+        return None, Pixels.fit(images)
+    encoder, pixels = read_encoder(init)
+    return encoder, replace(pixels, size=images.size)
+
+
+def refit(encoder: ImageEncoder, pixels: Pixels, num_classes: int, model: Mapping[str, Any], init: str) -> ImageEncoder:
+    """Make a trained encoder over for other images and classes: all but its head stays.
+
+    Args:
+        encoder: The trained one.
+        pixels: Size and channels of the new images.
+        num_classes: Classes of the new head; 0 for none.
+        model: Settings that may be changed all the same: ``dropout``, ``drop_path``, how it pools.
+        init: Where it comes from, for messages.
+
+    Returns:
+        The encoder with a fresh head.
+
+    Raises:
+        ConfigError: The images have another number of channels, or a setting is none.
+        CheckpointError: A setting changes a shape.
+    """
+    if len(pixels.mean) != encoder.config.num_channels:
+        what = f"the encoder reads {encoder.config.num_channels} channels, the images have {len(pixels.mean)}"
+        raise ConfigError(what, where=init, mend=f"set data.channels: {encoder.config.num_channels}")
+    names = {item: value for item, value in model.items() if item != "family"}
+    for name in names:
+        if not hasattr(encoder.config, name) or name in ("image_size", "num_channels", "num_classes"):
+            raise ConfigError(f"model.{name} is no setting to change", where=init, mend="leave it out")
+    config = replace(encoder.config, image_size=tuple(pixels.size), num_classes=num_classes, **names)
+    made = type(encoder)(config)
+    kept = {name: one for name, one in encoder.weights_for(pixels.size).items() if not name.startswith(_HEAD)}
+    fit(kept | {name: one for name, one in gather(made).items() if name.startswith(_HEAD)}, made, where=init)
+    return made
