@@ -32,7 +32,7 @@ def test_mean_and_deviation_are_those_of_the_images(tmp_path: Path) -> None:
     images = np.random.default_rng(0).integers(0, 256, (1300, 5, 7, 3), dtype=np.uint8)
     images[..., 2] = 51
     np.savez(tmp_path / "x.npz", images=images)
-    found = Pixels.fit(read_images(tmp_path / "x.npz", size=None, channels=None, labelled=False))
+    found = Pixels.of(read_images(tmp_path / "x.npz", size=None, channels=None, labelled=False))
     assert found.size == (5, 7)
     np.testing.assert_allclose(found.mean, (images / 255).mean((0, 1, 2)), atol=1e-6)
     np.testing.assert_allclose(found.std[:2], (images / 255).std((0, 1, 2))[:2], atol=1e-6)

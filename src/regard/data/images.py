@@ -40,10 +40,7 @@ from regard.data.readers.text import shown
 from regard.data.split import split_keys
 from regard.errors import DataError, UsageError
 
-__all__ = ["CAPS", "Caps", "Images", "decode", "read_images", "split_images"]
-
-
-__all__ = ["CAPS", "Caps", "Images", "decode", "read_images", "read_named"]
+__all__ = ["CAPS", "Caps", "Images", "decode", "read_images", "read_named", "split_images"]
 
 
 Fit = Literal["crop", "squash"]

@@ -36,7 +36,7 @@ class Pixels:
     fit: Fit = "crop"
 
     @staticmethod
-    def fit(images: Images) -> Pixels:
+    def of(images: Images) -> Pixels:
         """Take mean and deviation from images.
 
         Args:

@@ -320,7 +320,7 @@ class ImageEncoder(nn.Module, ABC):
         """
 
     def weights_for(self, image_size: tuple[int, int]) -> dict[str, Tensor]:
-        """Give the weights as a model of another ``image_size`` has them: what stands for places is brought to its grid.
+        """Give the weights as a model of another image size has them: what stands for places is brought to its grid.
 
         Args:
             image_size: Height and width.

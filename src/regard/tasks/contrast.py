@@ -38,7 +38,7 @@ class ContrastConfig:
     """Settings of the task.
 
     Attributes:
-        data: Where images come from; classes are not trained on, but where there are any they tell how good vectors are.
+        data: Where images come from. Classes are not trained on; where there are any they tell how good vectors are.
         init: A run's folder of ours or a public folder whose encoder is trained on; empty starts from nothing.
         model: ``family`` and its settings.
         augment: What is drawn for each view.
@@ -87,7 +87,7 @@ class ViewBatch(Batch):
 def nt_xent(first_BD: Tensor, second_BD: Tensor, temperature: float) -> Loss:
     """Compare each view with the other one of its image, against all views of other images.
 
-    ℓ(i, j) = −log( exp(sim(z_i, z_j)/τ) / Σ_{k ≠ i} exp(sim(z_i, z_k)/τ) ), summed over both orders of every image's
+    loss(i, j) = −log( exp(sim(z_i, z_j)/τ) / Σ_{k ≠ i} exp(sim(z_i, z_k)/τ) ), summed over both orders of every image's
     two views, with sim the cosine. Where several processes train together, the views of all of them are compared, and
     each gives its own images' part of the sum: gradients added over processes are those of one process with all.
 
@@ -102,15 +102,15 @@ def nt_xent(first_BD: Tensor, second_BD: Tensor, temperature: float) -> Loss:
     Source: Chen et al. 2020, §2.1, equation 1.
     """
     wide = torch.promote_types(first_BD.dtype, torch.float32)
-    own_2BD = torch.nn.functional.normalize(torch.cat([first_BD, second_BD]).to(wide), dim=-1)
-    all_ND, first = _of_all(own_2BD)
-    scores_2BN = own_2BD @ all_ND.T / temperature
-    places = torch.arange(len(own_2BD), device=own_2BD.device)
-    scores_2BN = scores_2BN.masked_fill(
-        places[:, None] + first == torch.arange(len(all_ND), device=places.device), -torch.inf
+    own_ND = torch.nn.functional.normalize(torch.cat([first_BD, second_BD]).to(wide), dim=-1)
+    all_MD, first = _of_all(own_ND)
+    scores_NM = own_ND @ all_MD.T / temperature
+    places = torch.arange(len(own_ND), device=own_ND.device)
+    scores_NM = scores_NM.masked_fill(
+        places[:, None] + first == torch.arange(len(all_MD), device=places.device), -torch.inf
     )
-    partners = (places + len(first_BD)) % len(own_2BD) + first
-    total = torch.nn.functional.cross_entropy(scores_2BN, partners, reduction="sum")
+    partners = (places + len(first_BD)) % len(own_ND) + first
+    total = torch.nn.functional.cross_entropy(scores_NM, partners, reduction="sum")
     return Loss(total, total.detach())
 
 

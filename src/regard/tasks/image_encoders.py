@@ -69,7 +69,7 @@ def starting(init: str, images: Images) -> tuple[ImageEncoder | None, Pixels]:
         The encoder, None for a fresh one; and the normalization, a trained encoder's own, at the size of the images.
     """
     if not init:
-        return None, Pixels.fit(images)
+        return None, Pixels.of(images)
     encoder, pixels = read_encoder(init)
     return encoder, replace(pixels, size=images.size)
 

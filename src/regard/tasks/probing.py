@@ -68,8 +68,8 @@ class Probing:
             product: The encoder.
 
         Returns:
-            ``probe_accuracy`` of a linear classifier on its vectors, ``neighbour_accuracy`` of their neighbours; nothing
-            where there are no classes.
+            ``probe_accuracy`` of a linear classifier on its vectors, ``neighbour_accuracy`` of their neighbours;
+            nothing where there are no classes.
         """
         if not self.has_classes:
             return Evaluated({}, [], [], [])

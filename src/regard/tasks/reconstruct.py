@@ -23,7 +23,7 @@ class ReconstructConfig:
     """Settings of the task.
 
     Attributes:
-        data: Where images come from; classes are not trained on, but where there are any they tell how good vectors are.
+        data: Where images come from. Classes are not trained on; where there are any they tell how good vectors are.
         model: ``family`` and its settings; how much is masked is one of them.
         augment: What is drawn for each image in training.
         batch_images: Images of a micro-batch.
