@@ -24,6 +24,8 @@ from regard.errors import ConfigError, UsageError
 
 MAX_MAGNITUDE = 30
 _TRIES = 10  # of a box whose shape may not fit, before the largest that does is taken
+_PORTION_PIXELS = 1 << 16  # that many are changed at a time, so that what lies between fits the processor's cache
+_BLUR_SIGMAS = 4  # beyond which a Gaussian has no weight that a level would show
 _BLUR_SHARE = 20  # the kernel reaches a twentieth of the side to each side (SimCLR: a tenth in all)
 # The place of each operation among the draws; part of what a seed means.
 _CROP, _FLIP, _RAND, _JITTER, _JITTER_ORDER, _GREY, _BLUR, _ERASE, _ERASE_NOISE = range(9)
@@ -131,9 +133,20 @@ class Augment:
             raise UsageError(f"{len(samples)} numbers of samples for {len(images_BCYX)} pictures")
         if not len(images_BCYX):
             return images_BCYX.new_empty((0, images_BCYX.shape[1], *self.size))
+        portion = max(1, _PORTION_PIXELS // (self.size[0] * self.size[1]))
+        numbers = np.asarray(samples)
+        return torch.cat(
+            [
+                self._portion(part, epoch, numbers[start : start + portion], view)
+                for start, part in zip(range(0, len(numbers), portion), images_BCYX.split(portion), strict=True)
+            ]
+        )
+
+    def _portion(self, images_BCYX: Tensor, epoch: int, samples: np.ndarray, view: int) -> Tensor:
+        """Change some of a batch."""
 
         def draw(place: int, count: int) -> np.ndarray:
-            return uniforms(keys(np.asarray(samples), self.seed, epoch, view, place), count)
+            return uniforms(keys(samples, self.seed, epoch, view, place), count)
 
         config = self.config
         images_BCYX = self._crop(images_BCYX, draw)
@@ -148,12 +161,13 @@ class Augment:
         if config.blur_prob:
             chance_B, place_B = draw(_BLUR, 2).T
             sigmas_B = torch.from_numpy(_between(place_B, config.blur_sigma))
-            radius = min(max(1, min(self.size) // _BLUR_SHARE), min(self.size) - 1)
+            reach = min(max(1, min(self.size) // _BLUR_SHARE), math.ceil(_BLUR_SIGMAS * config.blur_sigma[1]))
+            radius = min(reach, min(self.size) - 1)
             images_BCYX = _where(
                 images_BCYX, chance_B < config.blur_prob, lambda some, at: ops.blur(some, sigmas_B[at], radius)
             )
         if config.erase_prob:
-            noise_keys = keys(np.asarray(samples), self.seed, epoch, view, _ERASE_NOISE)
+            noise_keys = keys(samples, self.seed, epoch, view, _ERASE_NOISE)
             images_BCYX = _erase(images_BCYX, draw(_ERASE, 3 + 2 * _TRIES), noise_keys, config)
         return images_BCYX
 

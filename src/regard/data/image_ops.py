@@ -12,7 +12,7 @@ from regard.data.readers.picture import LUMA
 
 LEVELS = 256
 FILL = 128  # what comes in from outside when a picture is moved (Cubuk et al. 2020: grey)
-_SMOOTH_CENTRE = 5  # of Pillow's kernel SMOOTH, whose other eight weights are 1
+_SMOOTH_CENTRE, _SMOOTH_WEIGHTS = 5, 13  # of Pillow's kernel SMOOTH: its other eight weights are 1
 _HUE_SIXTHS = 6
 
 
@@ -97,11 +97,12 @@ def sharpness(images_BCYX: Tensor, factors_B: Tensor) -> Tensor:
     Returns:
         Pictures.
     """
-    planes = images_BCYX.float()
-    kernel = torch.ones(images_BCYX.shape[1], 1, 3, 3)
-    kernel[:, :, 1, 1] = _SMOOTH_CENTRE
-    smooth = planes.clone()
-    smooth[..., 1:-1, 1:-1] = (F.conv2d(planes, kernel, groups=len(kernel)) / kernel[0].sum() + 0.5).floor()
+    planes = images_BCYX.int()
+    thrice = planes[..., :-2] + planes[..., 1:-1] + planes[..., 2:]
+    sums = thrice[..., :-2, :] + thrice[..., 1:-1, :] + thrice[..., 2:, :]
+    sums += (_SMOOTH_CENTRE - 1) * planes[..., 1:-1, 1:-1]
+    smooth = images_BCYX.float()
+    smooth[..., 1:-1, 1:-1] = (2 * sums + _SMOOTH_WEIGHTS) // (2 * _SMOOTH_WEIGHTS)  # to the nearest
     return _blend(smooth, images_BCYX, factors_B)
 
 
