@@ -34,7 +34,7 @@ from regard.data.readers.idx import read_idx
 from regard.data.readers.image_folder import read_files, read_folder
 from regard.data.readers.image_parquet import read_parquet
 from regard.data.readers.image_table import read_table
-from regard.data.readers.picture import CAPS, EXTENSIONS, Caps, decode
+from regard.data.readers.picture import CAPS, EXTENSIONS, LUMA, Caps, decode
 from regard.data.readers.pictures import ArrayPictures, Pictures, in_threads
 from regard.data.readers.text import shown
 from regard.data.split import split_keys
@@ -45,7 +45,6 @@ __all__ = ["CAPS", "Caps", "Images", "decode", "read_images", "read_named", "spl
 
 Fit = Literal["crop", "squash"]
 _DRAFT = 2  # a JPEG is decoded smaller as long as it keeps this many times the wanted size
-_LUMA = (19595, 38470, 7471)  # ITU-R 601-2 in 65536ths, as Pillow rounds it
 _READERS: dict[str, Callable[..., Pictures]] = {
     **{".npz": read_npz, ".npy": read_npy, ".csv": read_table, ".tsv": read_table, ".parquet": read_parquet},
 }
@@ -308,7 +307,7 @@ def _with_channels(pixels_BYXC: np.ndarray, channels: int) -> np.ndarray:
         return pixels_BYXC
     if channels == 3:
         return np.broadcast_to(pixels_BYXC, (*pixels_BYXC.shape[:3], 3))
-    luma_BYX = (pixels_BYXC @ np.array(_LUMA, dtype=np.uint32) + (1 << 15)) >> 16
+    luma_BYX = (pixels_BYXC @ np.array(LUMA, dtype=np.uint32) + (1 << 15)) >> 16
     return luma_BYX.astype(np.uint8)[..., None]
 
 

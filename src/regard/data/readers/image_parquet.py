@@ -37,7 +37,6 @@ def read_parquet(path: str, *, image: str | None, label: str | None, labelled: b
     """
     try:
         import pyarrow
-        import pyarrow.compute
         import pyarrow.parquet
     except ImportError:
         mend = "install the extra: pip install 'regard[parquet]'"
@@ -71,9 +70,10 @@ def read_parquet(path: str, *, image: str | None, label: str | None, labelled: b
         classes = _class_names(table.schema_arrow.metadata, chosen[1])
         labels = name_labels(np.array(values), classes, where=f"{shown(path)}, {chosen[1]!r}")
     column = found.column(chosen[0])
-    if pyarrow.types.is_struct(column.type) and {"bytes", "path"} <= {field.name for field in column.type}:
-        whole = pyarrow.compute.struct_field(column, "bytes")
-        column = pyarrow.compute.struct_field(column, "path") if whole.null_count else whole
+    if pyarrow.types.is_struct(column.type):
+        fields = dict(zip((field.name for field in column.type), column.flatten(), strict=True))
+        if {"bytes", "path"} <= fields.keys():
+            column = fields["path" if fields["bytes"].null_count else "bytes"]
     wheres = [f"{shown(path)}, row {row}" for row in range(1, found.num_rows + 1)]
     if pyarrow.types.is_string(column.type) or pyarrow.types.is_large_string(column.type):
         folder = os.path.realpath(os.path.dirname(path))

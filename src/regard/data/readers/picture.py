@@ -20,6 +20,7 @@ from PIL.WebPImagePlugin import WebPImageFile
 from regard.errors import DataError, FormatError, RegardError
 
 MIN_SIDE = 2
+LUMA = (19595, 38470, 7471)  # brightness of red, green and blue in 65536ths: ITU-R 601-2, as Pillow rounds it
 EXTENSIONS = frozenset(
     (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm")
 )
