@@ -39,7 +39,7 @@ def make_task(folder: Path, seed: int = 5, **changes: Any) -> ImageClassesTask:
 
 
 def test_a_batch_is_a_pure_function_of_seed_and_number(tmp_path: Path) -> None:
-    augment = AugmentConfig(crop_padding=2, flip=0.5)
+    augment = AugmentConfig(crop="padded", crop_pad=2, flip_prob=0.5)
     one, other = (make_task(tmp_path, augment=augment, mixup=0.4, cutmix=1.0) for _ in range(2))
     for index in (30, 3, 0):  # in any order: nothing is remembered
         a, b = one.batch(index), other.batch(index)

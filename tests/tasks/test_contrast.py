@@ -18,7 +18,7 @@ from regard.tasks.image_data import ImageData
 TINY: dict[str, Any] = {
     "family": "vit", "patch_size": 4, "embed_dim": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 32
 }  # fmt: skip
-VIEWS = AugmentConfig(crop_padding=2, flip=0.5)
+VIEWS = AugmentConfig(crop="padded", crop_pad=2, flip_prob=0.5)
 
 
 def make_task(folder: Path, labelled: bool = True, **changes: Any) -> ContrastTask:

@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.data.augment import Augment, AugmentConfig, mix
+from regard.data.augment import Augment, AugmentConfig
 from regard.data.batching import Order
 from regard.data.images import Images
+from regard.data.mixing import cutmix, mixup
 from regard.data.sheets import sheet
 from regard.errors import ConfigError
 from regard.metrics.measure import Measure
@@ -27,6 +28,7 @@ from regard.tasks.image_classifier import ImageClassifier
 from regard.tasks.image_data import ImageCorpus, ImageData, name_images, read_corpus
 from regard.tasks.image_encoders import fresh, refit, starting
 from regard.tasks.labeller import Classes
+from regard.tasks.masking import chance
 from regard.tasks.probes import Neighbours, pixel_vectors
 from regard.tasks.task import Batch, Evaluated, Loss, Task, check_counts, check_smoothing
 
@@ -195,10 +197,15 @@ class ImageClassesTask(Task):
         images_BCYX = self.augment(self.corpus.train.batch(chosen), epoch, chosen)
         targets_BV = torch.nn.functional.one_hot(self.targets_B[chosen], self.goal.num_outputs).float()
         if self.config.mixup or self.config.cutmix:
-            images_BCYX, targets_BV = mix(
-                images_BCYX, targets_BV, self.config.mixup, self.config.cutmix, self.seed, index
-            )
+            images_BCYX, targets_BV = self._mixed(images_BCYX.float(), targets_BV, index)
         return ImageBatch(images_BCYX, targets_BV)
+
+    def _mixed(self, images_BCYX: Tensor, targets_BV: Tensor, index: int) -> tuple[Tensor, Tensor]:
+        """Mix the images of a batch, by one of the two ways where there are two; levels mix as pixels do."""
+        mixup_too = self.config.mixup and self.config.cutmix
+        by_cutmix = chance(self.seed, index).random() < 0.5 if mixup_too else bool(self.config.cutmix)
+        way, alpha = (cutmix, self.config.cutmix) if by_cutmix else (mixup, self.config.mixup)
+        return way(images_BCYX, targets_BV, alpha=alpha, seed=self.seed, index=index)
 
     def name_batch(self, index: int) -> str:
         """Say which training images a micro-batch holds."""
