@@ -52,7 +52,8 @@ def test_a_batch_is_a_pure_function_of_seed_and_number(tmp_path: Path) -> None:
 def test_every_image_comes_once_an_epoch_with_its_own_class(tmp_path: Path) -> None:
     task = make_task(tmp_path)
     seen = np.concatenate([task.order.where(index)[1] for index in range(14)])
-    assert sorted(seen.tolist()) == list(range(len(task.corpus.train))) and len(seen) == 216
+    assert sorted(seen.tolist()) == list(range(len(task.corpus.train)))
+    assert len(seen) == 216
     assert [task.order.where(index)[0] for index in (0, 13, 14)] == [0, 0, 1]
     chosen, batch = task.order.at(2), task.batch(2)
     assert torch.equal(batch.images_BCYX, task.corpus.train.batch(chosen))
@@ -91,7 +92,8 @@ def test_rates_fall_towards_the_input(tmp_path: Path) -> None:
     assert set(rates) == {name for name, _ in model.named_parameters()}
     assert rates["head.weight"] == 1.0
     depths = {name: model.depth(name) for name in rates if not name.startswith("head.")}
-    assert min(depths.values()) == 0 and max(depths.values()) == model.num_depths - 1
+    assert min(depths.values()) == 0
+    assert max(depths.values()) == model.num_depths - 1
     assert all(rates[name] == 0.5 ** (model.num_depths - depth) for name, depth in depths.items())
     assert make_task(tmp_path).rates(model) == {}
 
@@ -109,7 +111,8 @@ def test_a_run_learns_and_reports(trained: Path) -> None:
     assert scores["accuracy"] > 0.8
     assert scores["baselines"]["the commonest class"]["accuracy"] < 0.6
     near = [name for name in scores["baselines"] if name.endswith("nearest neighbours on pixels")]
-    assert len(near) == 1 and 0 <= scores["baselines"][near[0]]["accuracy"] <= 1
+    assert len(near) == 1
+    assert 0 <= scores["baselines"][near[0]]["accuracy"] <= 1
     assert "|size:12x12" in scores["signatures"]["accuracy"]
     page = (trained / "report.html").read_text()
     assert "nearest neighbours on pixels" in page
@@ -120,7 +123,9 @@ def test_what_is_loaded_labels_as_it_did(trained: Path) -> None:
     assert isinstance(model, ImageClassifier)
     images = read_images(trained.parent / "bars.npz", size=None, channels=None)
     labels = model.classify(images)
-    assert [max(one.probabilities, key=one.probabilities.__getitem__) for one in labels] == [one.label for one in labels]
+    assert [max(one.probabilities, key=one.probabilities.__getitem__) for one in labels] == [
+        one.label for one in labels
+    ]
     assert sum(abs(sum(one.probabilities.values()) - 1) > 1e-5 for one in labels) == 0
     alone = model.outputs(images.subset([7]))
     torch.testing.assert_close(alone[0], model.outputs(images, batch_images=50)[7], rtol=0, atol=1e-5)
@@ -143,7 +148,8 @@ def test_fine_tuning_at_another_size_and_other_classes(trained: Path, tmp_path: 
     settings = {**QUICK, "model": {"drop_path": 0.1}, "init": str(trained), "layer_decay": 0.75}
     regard.train("classify-images", data=tmp_path / "large.npz", out=tmp_path / "run", settings=settings, quiet=True)
     model = regard.load(tmp_path / "run")
-    assert model.pixels.size == (20, 20) and len(model.goal.names) == 2
+    assert model.pixels.size == (20, 20)
+    assert len(model.goal.names) == 2
     assert tuple(model.model.config.image_size) == (20, 20)
     assert model.pixels.mean == regard.load(trained).pixels.mean  # normalized as the encoder was trained
 

@@ -32,7 +32,8 @@ def test_two_views_of_the_same_images(tmp_path: Path) -> None:
     batch = task.batch(3)
     assert not torch.equal(batch.first_BCYX, batch.second_BCYX)
     again = make_task(tmp_path).batch(3)
-    assert torch.equal(batch.first_BCYX, again.first_BCYX) and torch.equal(batch.second_BCYX, again.second_BCYX)
+    assert torch.equal(batch.first_BCYX, again.first_BCYX)
+    assert torch.equal(batch.second_BCYX, again.second_BCYX)
     plain = make_task(tmp_path, augment=AugmentConfig()).batch(3)
     assert torch.equal(plain.first_BCYX, plain.second_BCYX)
     assert task.count(batch) == 24
@@ -80,7 +81,8 @@ def test_a_run_with_classes_is_probed(tmp_path: Path) -> None:
     assert {"view_accuracy", "probe_accuracy", "neighbour_accuracy"} <= scores.keys()
     assert set(scores["baselines"]) == {"pixels", "the encoder before it was trained"}
     model = regard.load(tmp_path / "run")
-    assert isinstance(model, ImageEmbedder) and model.verbs == ("embed",)
+    assert isinstance(model, ImageEmbedder)
+    assert model.verbs == ("embed",)
     assert model.model.head is None
 
 
@@ -88,4 +90,5 @@ def test_a_run_without_classes_is_scored_by_its_views(tmp_path: Path) -> None:
     write_bars(tmp_path / "bars.npz", 240, labelled=False)
     regard.train("contrast", data=tmp_path / "bars.npz", out=tmp_path / "run", settings=QUICK, quiet=True)
     scores = json.loads((tmp_path / "run" / "scores.json").read_text())
-    assert 0 <= scores["view_accuracy"] <= 1 and "probe_accuracy" not in scores
+    assert 0 <= scores["view_accuracy"] <= 1
+    assert "probe_accuracy" not in scores

@@ -32,9 +32,12 @@ def embed(
     target = hardware.choose(device)
     if is_of_images(check_model_path(model)):
         images = load_images(model, target)
-        in_batches(
-            sys.stdin, batch, lambda paths, done: [write_json({"embedding": v.tolist()}) for v in images.embed(paths)]
-        )
+
+        def answer_images(paths: list[str], done: int) -> None:
+            for vector in images.embed(paths):
+                write_json({"embedding": vector.tolist()})
+
+        in_batches(sys.stdin, batch, answer_images)
         return
     embedder, warnings = load_embedder(model, target)
     for warning in warnings:

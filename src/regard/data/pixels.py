@@ -154,10 +154,8 @@ def _public(values: dict[str, Any], where: str) -> Pixels:
     ):
         raise FormatError("size is no height and width", where=where, mend='write {"height": 224, "width": 224}')
     plain = values.get("do_normalize", True) is False
-    mean, std = ([0.0] * 3, [1.0] * 3) if plain else (values.get("image_mean"), values.get("image_std"))
-    for name, of in (("image_mean", mean), ("image_std", std)):
-        if not isinstance(of, list) or not of or not all(isinstance(one, int | float) for one in of):
-            raise FormatError(f"{name} is no list of numbers", where=where)
+    mean = [0.0] * 3 if plain else _numbers(values, "image_mean", where)
+    std = [1.0] * 3 if plain else _numbers(values, "image_std", where)
     if len(mean) != len(std) or min(std) <= 0:
         raise FormatError("image_mean and image_std do not go together", where=where)
     factor = values.get("rescale_factor", 1 / 255)
@@ -165,3 +163,10 @@ def _public(values: dict[str, Any], where: str) -> Pixels:
         raise FormatError("pixels are not scaled from 0 to 1", where=where)
     how: Fit = "crop" if crops else "squash"
     return Pixels((size["height"], size["width"]), tuple(map(float, mean)), tuple(map(float, std)), how)
+
+
+def _numbers(values: dict[str, Any], name: str, where: str) -> list[float]:
+    of = values.get(name)
+    if not isinstance(of, list) or not of or not all(isinstance(one, int | float) for one in of):
+        raise FormatError(f"{name} is no list of numbers", where=where)
+    return [float(one) for one in of]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from regard.models.interface import ImageEncoder
+from regard.models.interface import HoldsImageEncoder, ImageEncoder
 
 
-class Contrastive(nn.Module):
+class Contrastive(nn.Module, HoldsImageEncoder):
     """z = W₂ · relu(W₁ · pool(encoder(image)) + b₁) + b₂.
 
     The projection is thrown away afterwards: what lies before it serves other uses better.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, Self, get_args, runtime_checkable
+from typing import Any, Literal, Protocol, Self, get_args
 
 import torch
 from torch import Tensor, nn
@@ -348,10 +348,9 @@ class ImageEncoder(nn.Module, ABC):
         return logits_BV.to(torch.promote_types(logits_BV.dtype, torch.float32))
 
 
-@runtime_checkable
-class HoldsImageEncoder(Protocol):
-    """What was trained around an image encoder and gives it away for other uses."""
+class HoldsImageEncoder(ABC):
+    """Base of what is trained around an image encoder and gives it away for other uses."""
 
+    @abstractmethod
     def image_encoder(self) -> ImageEncoder:
         """Give the encoder alone."""
-        ...

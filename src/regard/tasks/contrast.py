@@ -114,6 +114,10 @@ def nt_xent(first_BD: Tensor, second_BD: Tensor, temperature: float) -> Loss:
     return Loss(total, total.detach())
 
 
+def _levels(images_BCYX: Tensor) -> Tensor:
+    return images_BCYX.flatten(1).float()
+
+
 def _of_all(own_ND: Tensor) -> tuple[Tensor, int]:
     """Gather the rows of all processes, with gradients, and say where this one's begin."""
     spread = torch.distributed
@@ -237,7 +241,7 @@ class ContrastTask(Task):
         torch.manual_seed(self.seed)
         untrained = ImageEmbedder(self._encoder(), self.pixels, "contrast")
         found = self.probing.baselines(untrained)
-        ways = {UNTRAINED: untrained.vectors, PIXELS: lambda images_BCYX: images_BCYX.flatten(1).float()}
+        ways = {UNTRAINED: untrained.vectors, PIXELS: _levels}
         return {name: {**found.get(name, {}), "view_accuracy": self._view_accuracy(way)} for name, way in ways.items()}
 
     def _view_accuracy(self, embed: Callable[[Tensor], Tensor]) -> Measure:

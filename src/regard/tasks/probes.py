@@ -29,7 +29,7 @@ def nearest_classes(known_BD: Tensor, classes_B: Tensor, queries_BD: Tensor, num
     Returns:
         int64, a class each.
     """
-    known_BD, found = known_BD.float(), []
+    known_BD, found = known_BD.float(), list[Tensor]()
     lengths_B, k = known_BD.square().sum(-1), min(k, len(known_BD))
     for rows_BD in queries_BD.float().split(_ROWS):
         # The query's own length is the same for all neighbours, so it decides nothing.
@@ -98,7 +98,7 @@ class LinearProbe:
         std_D = known_BD.std(0, correction=0)
         # What hardly varies says nothing, and scaled up it would drown the rest.
         self.scale_D = torch.where(std_D > 1e-6 * std_D.max().clamp(min=1e-30), 1 / std_D.clamp(min=1e-30), 0.0)
-        best = -1
+        best, self.penalty = -1, max(PENALTIES)
         self.weight_VD = known_BD.new_zeros(num_classes, known_BD.shape[1])
         self.bias_V = known_BD.new_zeros(num_classes)
         start = (self.weight_VD, self.bias_V)

@@ -35,13 +35,14 @@ class Probing:
         parts = (corpus.train, corpus.dev, corpus.test)
         self.has_classes = all(part.labels for part in parts) and len(set(corpus.train.labels)) > 1
         self.corpus = corpus
-        if not self.has_classes:
-            return
         # A fixed shuffle, so that no class is left out where files are in their order.
         shuffled = np.random.Generator(np.random.Philox(key=1)).permutation(len(corpus.train))
-        self.known = np.sort(shuffled[:PROBE_IMAGES])
-        self.near = np.sort(shuffled[:VALIDATION_IMAGES])
-        self.goal = Classes.fit(corpus.train.labels, ["the training part"])
+        self.known, self.near = np.sort(shuffled[:PROBE_IMAGES]), np.sort(shuffled[:VALIDATION_IMAGES])
+
+    @cached_property
+    def goal(self) -> Classes:
+        """The classes of the training part."""
+        return Classes.fit(self.corpus.train.labels, ["the training part"])
 
     def validate(self, product: ImageEmbedder) -> dict[str, float]:
         """Say how many development images are of the class that their neighbours have.

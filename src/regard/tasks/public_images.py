@@ -75,6 +75,7 @@ def _names(folder: Path, count: int) -> tuple[str, ...]:
     values = read_config(folder / "config.json")
     of = values.get("id2label")
     names = [of.get(str(n)) for n in range(count)] if isinstance(of, dict) else values.get("label_names")
-    if not isinstance(names, list) or len(names) != count or not all(isinstance(one, str) for one in names):
+    told = [one for one in names if isinstance(one, str)] if isinstance(names, list) else []
+    if len(told) != count:
         return tuple(map(str, range(count)))
-    return tuple(names) if len(set(names)) == count else tuple(f"{n}: {name}" for n, name in enumerate(names))
+    return tuple(told) if len(set(told)) == count else tuple(f"{n}: {name}" for n, name in enumerate(told))
