@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from regard.cli.options import Device, Json, Model, check_model_path, in_batches, write_json, write_line
+from regard.cli.options import Device, Json, Model, check_model_path, for_named, in_batches, write_json, write_line
 from regard.errors import ContextError, UsageError
 
 
@@ -28,27 +28,30 @@ def classify(
     """
     import regard
     from regard.tasks.image_classifier import ImageClassifier
-    from regard.tasks.labeller import Labeller
+    from regard.tasks.labeller import Label, Labeller
 
     labeller = regard.load(check_model_path(model), device)
     if not isinstance(labeller, Labeller | ImageClassifier):
         verbs = " or ".join(f"regard {verb}" for verb in labeller.verbs)
         raise UsageError("this model gives no classes or numbers", where=model, mend=f"use it with {verbs}")
 
+    def write(one: Label) -> None:
+        if json:
+            write_json({"label": one.label, **({"probabilities": one.probabilities} if one.probabilities else {})})
+        else:
+            write_line(one.label)
+
     def answer(texts: list[str], done: int) -> None:
+        if isinstance(labeller, ImageClassifier):
+            for_named(texts, labeller.classify, write)
+            return
         try:
-            if isinstance(labeller, ImageClassifier):
-                labels = labeller.classify(texts)
-            else:
-                pairs = [tuple(text.split("\t", 1)) for text in texts]
-                labels = labeller.classify(pairs, truncate=truncate, languages=languages, first=done)
+            pairs = [tuple(text.split("\t", 1)) for text in texts]
+            labels = labeller.classify(pairs, truncate=truncate, languages=languages, first=done)
         except ContextError as error:
             mend = "split the line, or read its beginning with --truncate"
             raise ContextError(error.what, where="standard input", mend=mend) from error
         for one in labels:
-            if json:
-                write_json({"label": one.label, **({"probabilities": one.probabilities} if one.probabilities else {})})
-            else:
-                write_line(one.label)
+            write(one)
 
     in_batches(sys.stdin, batch, answer)

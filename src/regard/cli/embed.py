@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from regard.cli.options import Device, check_model_path, in_batches, write_json
+from regard.cli.options import Device, check_model_path, for_named, in_batches, write_json
 from regard.errors import ContextError
 
 
@@ -33,11 +33,10 @@ def embed(
     if is_of_images(check_model_path(model)):
         images = load_images(model, target)
 
-        def answer_images(paths: list[str], done: int) -> None:
-            for vector in images.embed(paths):
-                write_json({"embedding": vector.tolist()})
+        def write(vector: Any) -> None:
+            write_json({"embedding": vector.tolist()})
 
-        in_batches(sys.stdin, batch, answer_images)
+        in_batches(sys.stdin, batch, lambda paths, _: for_named(paths, images.embed, write))
         return
     embedder, warnings = load_embedder(model, target)
     for warning in warnings:

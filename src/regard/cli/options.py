@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -175,3 +175,19 @@ def decoding(
     elif beam is not None and n_best is None:
         changes["n_best"] = min(default.n_best, beam) if beam > 0 else default.n_best
     return replace(default, **changes)
+
+
+def for_named(paths: list[str], answer: Callable[[list[str]], Iterable[Any]], write: Callable[[Any], None]) -> None:
+    """Answer lines that name files; a blank line gives a blank line.
+
+    Args:
+        paths: The lines.
+        answer: From the names to an answer each.
+        write: Prints an answer.
+    """
+    answers = iter(answer([path for path in paths if path.strip()]))
+    for path in paths:
+        if path.strip():
+            write(next(answers))
+        else:
+            write_line("")
