@@ -25,7 +25,7 @@ from regard.errors import CheckpointError, ConfigError, DataError, FormatError, 
 from regard.files import json_bytes, on_disk, read_config, reading, write_aside
 from regard.layers.pooling import Pooling
 from regard.models.bert import Bert, BertConfig
-from regard.models.interface import EncoderDecoder, ImageEncoder, LanguageModel, MaskFiller
+from regard.models.interface import EncoderDecoder, ImageEncoder, ImageReconstructor, LanguageModel, MaskFiller
 from regard.models.labelled import Labelled, Tagged
 from regard.models.registry import check_bounds, families, family
 from regard.models.weights import build_like, gather, read_tensors, write_tensors
@@ -37,11 +37,12 @@ from regard.tasks.pairs import SHARED, SIDES, PairTokenizer
 from regard.tasks.plain import CONFIG_CAP_BYTES, FORMAT, MODEL_TYPE, check_format, dtype_name
 from regard.tasks.public_pairs import load_public, translates
 from regard.tasks.public_text import PublicVocabulary
+from regard.tasks.reconstructor import Reconstructor
 from regard.tasks.tagger import Tagger
 from regard.tasks.translator import Translator
 
-Product = Translator | Generator | Filler | Labeller | Tagger | ImageEmbedder | ImageClassifier
-P = TypeVar("P", Translator, Generator, Filler, Labeller, Tagger, ImageEmbedder, ImageClassifier)
+Product = Translator | Generator | Filler | Labeller | Tagger | ImageEmbedder | ImageClassifier | Reconstructor
+P = TypeVar("P", Translator, Generator, Filler, Labeller, Tagger, ImageEmbedder, ImageClassifier, Reconstructor)
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ def save(folder: Path, product: Product, weights: Mapping[str, Tensor] | None = 
         save_pair_tokenizer(folder, product.tokenizer)
     else:
         save_tokenizers(folder, product.tokenizers())
-    if isinstance(product, ImageEmbedder):
+    if isinstance(product, ImageEmbedder | Reconstructor):
         product.pixels.save(folder)
     if product.options is not None:
         write_aside(folder / "generation_config.json", json_bytes(settings.plain(product.options)))
@@ -349,6 +350,12 @@ def _image_embedder(
     return ImageEmbedder(build(), Pixels.read(folder), config.task, device)
 
 
+def _reconstructor(
+    folder: Path, config: FolderConfig, model_config: Any, build: Callable[..., Any], device: torch.device | None
+) -> Reconstructor:
+    return Reconstructor(build(), Pixels.read(folder), device)
+
+
 # What each task's folder holds: the kind of model, and what is made of it.
 _KINDS: dict[str, tuple[type, Callable[..., Any]]] = {
     Translator.task: (EncoderDecoder, _translator),
@@ -359,4 +366,5 @@ _KINDS: dict[str, tuple[type, Callable[..., Any]]] = {
     Tagger.task: (Bert, _tagger),
     "classify-images": (ImageEncoder, _image_classifier),
     "contrast": (ImageEncoder, _image_embedder),
+    Reconstructor.task: (ImageReconstructor, _reconstructor),
 }

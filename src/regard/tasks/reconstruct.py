@@ -1,21 +1,33 @@
-"""Reconstruction: three quarters of an image's patches are hidden and told from the rest (masked autoencoder).
+"""Reconstruction: most patches of an image are hidden and rebuilt from the rest (masked autoencoder).
 
 Paper: He et al. 2021.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from regard.data.augment import AugmentConfig
-from regard.tasks.image_data import ImageData
-from regard.tasks.task import Batch, check_counts
+from regard.data.augment import Augment, AugmentConfig
+from regard.data.batching import Order
+from regard.data.images import Images
+from regard.data.pixels import Pixels
+from regard.data.sheets import sheet
+from regard.metrics.measure import Measure
+from regard.models.interface import ImageReconstructor
+from regard.tasks.building import build
+from regard.tasks.image_data import ImageCorpus, ImageData, name_images, read_corpus
+from regard.tasks.probing import Probing
+from regard.tasks.reconstructor import Reconstructor
+from regard.tasks.task import Batch, Evaluated, Loss, Task, check_counts, evaluating
 
-DEV_DRAW = 2**31 - 1  # masks of held-out images: always the same, and drawn as for no batch of a run
-NUM_FIGURES = 16
+NUM_FIGURES = 12
+BATCH_IMAGES = 250  # of held-out images: the draws that hide their patches depend on it
 
 
 @dataclass(frozen=True)
@@ -24,7 +36,7 @@ class ReconstructConfig:
 
     Attributes:
         data: Where images come from. Classes are not trained on; where there are any they tell how good vectors are.
-        model: ``family`` and its settings; how much is masked is one of them.
+        model: ``family`` and its settings; how much is hidden is one of them.
         augment: What is drawn for each image in training.
         batch_images: Images of a micro-batch.
     """
@@ -44,13 +56,156 @@ class ReconstructConfig:
 
 
 @dataclass(frozen=True)
-class MaskedImageBatch(Batch):
-    """Images and the draws that decide what is hidden.
+class PlainImages(Batch):
+    """Images alone.
 
     Attributes:
         images_BCYX: uint8, augmented.
-        noise_BN: A number for each patch; those with the smallest stay visible.
     """
 
     images_BCYX: Tensor
-    noise_BN: Tensor
+
+
+class ReconstructTask(Task):
+    """Training on images with hidden patches; see :class:`regard.tasks.task.Task`.
+
+    Args:
+        config: The settings.
+        corpus: The data.
+        seed: Of the order of batches and of augmentation.
+    """
+
+    unit = "image"
+    lengths: tuple[int, ...] = ()
+
+    def __init__(self, config: ReconstructConfig, corpus: ImageCorpus, seed: int) -> None:
+        self.config, self.corpus, self.seed = config, corpus, seed
+        self.data_notes, self.notes = corpus.notes, list[str]()
+        self.pixels = Pixels.of(corpus.train)
+        self.augment = Augment(config.augment, seed, corpus.train.size)
+        self.order = Order([np.ones(len(corpus.train), np.int64)], config.batch_images, seed)
+        self.probing = Probing(corpus)
+
+    @staticmethod
+    def prepare(config: ReconstructConfig, seed: int, folder: Path, is_new: bool) -> ReconstructTask:
+        """Read and split the images.
+
+        Args:
+            config: The settings.
+            seed: Of the split and of the order of batches.
+            folder: The run's folder.
+            is_new: Whether nothing of it is there yet.
+
+        Returns:
+            The task.
+        """
+        return ReconstructTask(config, read_corpus(config.data, seed, labelled=False), seed)
+
+    @property
+    def monitor(self) -> str:
+        """The metric that chooses checkpoints."""
+        return "loss"
+
+    @property
+    def higher_is_better(self) -> bool:
+        """How it is read."""
+        return False
+
+    @property
+    def counts(self) -> str:
+        """What is trained on, in numbers."""
+        return self.corpus.counts
+
+    @property
+    def digest(self) -> str:
+        """Hash of all images."""
+        return self.corpus.digest()
+
+    def build(self) -> ImageReconstructor:
+        """Build the model, with fresh weights."""
+        given = {"image_size": self.pixels.size, "num_channels": len(self.pixels.mean)}
+        return build(self.config.model, "mae", given, ImageReconstructor, "rebuild images", "model")
+
+    def tokenizers(self) -> dict[str, Any]:
+        """Give no tokenizer: images have none."""
+        return {}
+
+    def batch(self, index: int) -> PlainImages:
+        """Make a micro-batch, a pure function of (seed, index)."""
+        epoch, chosen = self.order.where(index)
+        return PlainImages(self.augment(self.corpus.train.batch(chosen), epoch, chosen))
+
+    def name_batch(self, index: int) -> str:
+        """Say which training images a micro-batch holds."""
+        return name_images(self.corpus.train, self.order.at(index))
+
+    def count(self, batch: PlainImages) -> int:
+        """Count the images: of each as many patches are hidden."""
+        return len(batch.images_BCYX)
+
+    def tokens(self, batch: PlainImages) -> int:
+        """Count the images: they are all of one size."""
+        return len(batch.images_BCYX)
+
+    def loss(self, model: ImageReconstructor, batch: PlainImages) -> Loss:
+        """Compute the mean loss of each image's hidden patches, summed over images; which are hidden is drawn."""
+        pixels_BCYX = self.pixels(batch.images_BCYX)
+        total, hidden = model.loss(pixels_BCYX, model(pixels_BCYX))
+        mean = total * (len(pixels_BCYX) / hidden)
+        return Loss(mean, mean.detach())
+
+    def product(self, model: ImageReconstructor, device: torch.device) -> Reconstructor:
+        """Put the model together with what its use needs."""
+        return Reconstructor(model, self.pixels, device)
+
+    def validate(self, model: ImageReconstructor, device: torch.device) -> dict[str, float]:
+        """Compute the loss on development images, and where there are classes how near their vectors lie together."""
+        product = self.product(model, device)
+        return {"loss": self._error(product, self.corpus.dev), **self.probing.validate(product.encoder())}
+
+    def test(self, product: Reconstructor) -> Evaluated:
+        """Rebuild the test images, and classify them by what the encoder's vectors give away."""
+        how = f"reconstruction_error|n:{len(self.corpus.test)}|patches hidden by seed {self.seed}|version:regard-1"
+        error = Measure("reconstruction_error", self._error(product, self.corpus.test), how)
+        found = self.probing.test(product.encoder())
+        return replace(found, measures={"reconstruction_error": error, **found.measures})
+
+    def baselines(self, evaluated: Evaluated) -> dict[str, dict[str, Measure]]:
+        """Rebuild with the model before training, and classify by pixels and by that model's vectors."""
+        torch.manual_seed(self.seed)
+        untrained = Reconstructor(self.build(), self.pixels)
+        error = Measure("reconstruction_error", self._error(untrained, self.corpus.test), "before training")
+        found = self.probing.baselines(untrained.encoder())
+        name = "the model before it was trained"
+        return {name: {"reconstruction_error": error}, **found}
+
+    def figures(self, product: Reconstructor) -> list[tuple[str, str, bytes]]:
+        """Show test images, what the model sees of them, and what it makes of that."""
+        images_BCYX = self.corpus.test.batch(range(min(NUM_FIGURES, len(self.corpus.test))))
+        shown = product.shown(images_BCYX, self._draws())
+        about = (
+            "Threes: the image, what the model sees of it, and what it rebuilds (hidden patches rebuilt, the others as "
+            "they are), in the image's own brightness: of each patch the model predicts the pattern, and its mean and "
+            "spread are the true ones."
+        )
+        rows = torch.stack([images_BCYX, *shown], 1).flatten(0, 1)
+        return [("Rebuilt images", about, sheet(rows, columns=12))]
+
+    def signature(self) -> str:
+        """Say what the scores depend on besides the model."""
+        return f"|size:{self.pixels.size[0]}x{self.pixels.size[1]}"
+
+    def _error(self, product: Reconstructor, images: Images) -> float:
+        total = hidden = 0.0
+        with evaluating(product.model), torch.inference_mode():
+            draws = self._draws()
+            for start in range(0, len(images), BATCH_IMAGES):
+                chosen = range(start, min(start + BATCH_IMAGES, len(images)))
+                error, count = product.error(images.batch(chosen), draws)
+                total, hidden = total + error, hidden + count
+        return total / hidden
+
+    def _draws(self) -> torch.Generator:
+        """Give the draws that hide patches of held-out images: the same at every validation."""
+        return torch.Generator().manual_seed(self.seed)
+

@@ -16,6 +16,7 @@ from regard.tasks.labeller import Classes, Numbers
 from regard.tasks.language import LanguageConfig, LanguageTask
 from regard.tasks.masked import MaskedConfig, MaskedTask
 from regard.tasks.permuted import PermutedConfig, PermutedTask
+from regard.tasks.reconstruct import ReconstructConfig, ReconstructTask
 from regard.tasks.tagged import TaggedConfig, TaggedTask
 from regard.tasks.translate import TranslateConfig, TranslateTask
 
@@ -43,6 +44,7 @@ TASKS: dict[str, Kind] = {
     "classify": Kind(LabelledConfig, partial(LabelledTask.prepare, Classes)),
     "tag": Kind(TaggedConfig, TaggedTask.prepare),
     "classify-images": Kind(ImageClassesConfig, ImageClassesTask.prepare),
+    "reconstruct": Kind(ReconstructConfig, ReconstructTask.prepare),
     "contrast": Kind(ContrastConfig, ContrastTask.prepare),
     "regress": Kind(LabelledConfig, partial(LabelledTask.prepare, Numbers)),
 }
