@@ -16,8 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.data.augment import Augment, AugmentConfig
-from regard.data.batching import Order
+from regard.data.augment import AugmentConfig
 from regard.data.images import Images
 from regard.data.mixing import cutmix, mixup
 from regard.data.sheets import sheet
@@ -25,12 +24,13 @@ from regard.errors import ConfigError
 from regard.metrics.measure import Measure
 from regard.models.interface import ImageEncoder
 from regard.tasks.image_classifier import ImageClassifier
-from regard.tasks.image_data import ImageCorpus, ImageData, name_images, read_corpus
+from regard.tasks.image_data import ImageCorpus, ImageData, read_corpus
 from regard.tasks.image_encoders import fresh, refit, starting
+from regard.tasks.image_task import ImageTask
 from regard.tasks.labeller import Classes
 from regard.tasks.masking import chance
 from regard.tasks.probes import Neighbours, pixel_vectors
-from regard.tasks.task import Batch, Evaluated, Loss, Task, check_counts, check_smoothing
+from regard.tasks.task import Batch, Evaluated, Loss, check_counts, check_smoothing
 
 NUM_FIGURES = 32
 
@@ -118,7 +118,7 @@ def soft_cross_entropy(logits_BV: Tensor, targets_BV: Tensor, smoothing: float) 
     return Loss(smoothed, nll.detach())
 
 
-class ImageClassesTask(Task):
+class ImageClassesTask(ImageTask):
     """Training on images with classes; see :class:`regard.tasks.task.Task`.
 
     Args:
@@ -127,19 +127,12 @@ class ImageClassesTask(Task):
         seed: Of the order of batches and of augmentation.
     """
 
-    higher_is_better = True
-    unit = "image"
-    lengths: tuple[int, ...] = ()
-
     def __init__(self, config: ImageClassesConfig, corpus: ImageCorpus, seed: int) -> None:
-        self.config, self.corpus, self.seed = config, corpus, seed
-        self.data_notes, self.notes, self.monitor = corpus.notes, [], config.monitor
-        self.criterion = soft_cross_entropy
+        self._start, pixels = starting(config.init, corpus.train)
+        super().__init__(corpus, pixels, config.augment, config.batch_images, seed)
+        self.config, self.criterion = config, soft_cross_entropy
         self.goal = Classes.fit(corpus.train.labels, _where(corpus.train))
         self.targets_B, self.dev_targets_B = (self._targets(part) for part in (corpus.train, corpus.dev))
-        self._start, self.pixels = starting(config.init, corpus.train)
-        self.augment = Augment(config.augment, seed, corpus.train.size)
-        self.order = Order([np.ones(len(corpus.train), np.int64)], config.batch_images, seed)
 
     @staticmethod
     def prepare(config: ImageClassesConfig, seed: int, folder: Path, is_new: bool) -> ImageClassesTask:
@@ -162,9 +155,14 @@ class ImageClassesTask(Task):
         return f"{self.corpus.counts}; {self.goal.num_outputs} classes"
 
     @property
-    def digest(self) -> str:
-        """Hash of all images and classes."""
-        return self.corpus.digest()
+    def monitor(self) -> str:
+        """The metric that chooses checkpoints."""
+        return self.config.monitor
+
+    @property
+    def higher_is_better(self) -> bool:
+        """How it is read."""
+        return True
 
     def build(self) -> ImageEncoder:
         """Build the model, or put a fresh head on the trained one."""
@@ -187,14 +185,9 @@ class ImageClassesTask(Task):
             name: 1.0 if name in heads else decay ** (last - model.depth(name)) for name, _ in model.named_parameters()
         }
 
-    def tokenizers(self) -> dict[str, Any]:
-        """Give no tokenizer: images have none."""
-        return {}
-
     def batch(self, index: int) -> ImageBatch:
         """Make a micro-batch, a pure function of (seed, index)."""
-        epoch, chosen = self.order.where(index)
-        images_BCYX = self.augment(self.corpus.train.batch(chosen), epoch, chosen)
+        images_BCYX, chosen = self.drawn(index)
         targets_BV = torch.nn.functional.one_hot(self.targets_B[chosen], self.goal.num_outputs).float()
         if self.config.mixup or self.config.cutmix:
             images_BCYX, targets_BV = self._mixed(images_BCYX.float(), targets_BV, index)
@@ -207,16 +200,8 @@ class ImageClassesTask(Task):
         way, alpha = (cutmix, self.config.cutmix) if by_cutmix else (mixup, self.config.mixup)
         return way(images_BCYX, targets_BV, alpha=alpha, seed=self.seed, index=index)
 
-    def name_batch(self, index: int) -> str:
-        """Say which training images a micro-batch holds."""
-        return name_images(self.corpus.train, self.order.at(index))
-
     def count(self, batch: ImageBatch) -> int:
         """Count the images."""
-        return len(batch.images_BCYX)
-
-    def tokens(self, batch: ImageBatch) -> int:
-        """Count the images: they are all of one size."""
         return len(batch.images_BCYX)
 
     def loss(self, model: ImageEncoder, batch: ImageBatch) -> Loss:
@@ -260,10 +245,6 @@ class ImageClassesTask(Task):
     def figures(self, product: ImageClassifier) -> list[tuple[str, str, bytes]]:
         """Show test images that the model takes for another class, the surest first."""
         return mistakes(product, self.corpus.test)
-
-    def signature(self) -> str:
-        """Say what the scores depend on besides the model."""
-        return f"|size:{self.pixels.size[0]}x{self.pixels.size[1]}"
 
     def _targets(self, part: Images) -> Tensor:
         return self.goal.targets(part.labels, _where(part))

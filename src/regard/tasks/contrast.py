@@ -15,18 +15,18 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from regard.data.augment import Augment, AugmentConfig
-from regard.data.batching import Order
+from regard.data.augment import AugmentConfig
 from regard.data.images import Images
 from regard.data.sheets import sheet
 from regard.errors import ConfigError, DataError
 from regard.metrics.measure import Measure
 from regard.models.contrastive import Contrastive
 from regard.tasks.image_classifier import ImageEmbedder
-from regard.tasks.image_data import ImageCorpus, ImageData, name_images, read_corpus
+from regard.tasks.image_data import ImageCorpus, ImageData, read_corpus
 from regard.tasks.image_encoders import fresh, refit, starting
+from regard.tasks.image_task import ImageTask
 from regard.tasks.probing import PIXELS, UNTRAINED, Probing
-from regard.tasks.task import Batch, Evaluated, Loss, Task, check_counts, evaluating
+from regard.tasks.task import Batch, Evaluated, Loss, check_counts, evaluating
 
 # Views of development images are drawn as in an epoch that no run comes to.
 DEV_EPOCH = 2**31 - 1
@@ -134,7 +134,7 @@ def _of_all(own_ND: Tensor) -> tuple[Tensor, int]:
     return torch.cat(list(gathered)), sum(sizes[: spread.get_rank()])
 
 
-class ContrastTask(Task):
+class ContrastTask(ImageTask):
     """Training on views of images; see :class:`regard.tasks.task.Task`.
 
     Args:
@@ -145,17 +145,11 @@ class ContrastTask(Task):
 
     unit = "view"
     needs_whole_batch = True
-    lengths: tuple[int, ...] = ()
 
     def __init__(self, config: ContrastConfig, corpus: ImageCorpus, seed: int) -> None:
-        self.config, self.corpus, self.seed = config, corpus, seed
-        self.data_notes, self.notes, self.criterion = corpus.notes, [], nt_xent
-        self._start, self.pixels = starting(config.init, corpus.train)
-        self.augment = Augment(config.augment, seed, corpus.train.size)
-        self.order = Order([np.ones(len(corpus.train), np.int64)], config.batch_images, seed)
-        self.probing = Probing(corpus)
-        self.monitor = "neighbour_accuracy" if self.probing.has_classes else "loss"
-        self.higher_is_better = self.probing.has_classes
+        self._start, pixels = starting(config.init, corpus.train)
+        super().__init__(corpus, pixels, config.augment, config.batch_images, seed)
+        self.config, self.criterion, self.probing = config, nt_xent, Probing(corpus)
 
     @staticmethod
     def prepare(config: ContrastConfig, seed: int, folder: Path, is_new: bool) -> ContrastTask:
@@ -173,39 +167,26 @@ class ContrastTask(Task):
         return ContrastTask(config, read_corpus(config.data, seed, labelled=False), seed)
 
     @property
-    def counts(self) -> str:
-        """What is trained on, in numbers."""
-        return self.corpus.counts
+    def monitor(self) -> str:
+        """The metric that chooses checkpoints."""
+        return "neighbour_accuracy" if self.probing.has_classes else "loss"
 
     @property
-    def digest(self) -> str:
-        """Hash of all images."""
-        return self.corpus.digest()
+    def higher_is_better(self) -> bool:
+        """How it is read."""
+        return self.probing.has_classes
 
     def build(self) -> Contrastive:
         """Build the encoder, or take the trained one, and a fresh projection."""
         return Contrastive(self._encoder(), self.config.projection_dim)
 
-    def tokenizers(self) -> dict[str, Any]:
-        """Give no tokenizer: images have none."""
-        return {}
-
     def batch(self, index: int) -> ViewBatch:
         """Make a batch, a pure function of (seed, index)."""
-        epoch, chosen = self.order.where(index)
-        return self._views(self.corpus.train, chosen, epoch)
-
-    def name_batch(self, index: int) -> str:
-        """Say which training images a batch holds."""
-        return name_images(self.corpus.train, self.order.at(index))
+        return ViewBatch(*(self.drawn(index, view)[0] for view in (0, 1)))
 
     def count(self, batch: ViewBatch) -> int:
         """Count the views."""
         return 2 * len(batch.first_BCYX)
-
-    def tokens(self, batch: ViewBatch) -> int:
-        """Count the views: they are all of one size."""
-        return self.count(batch)
 
     def loss(self, model: Contrastive, batch: ViewBatch) -> Loss:
         """Compute the loss, summed over views; part by part where memory is short."""
@@ -266,10 +247,6 @@ class ContrastTask(Task):
         rows = torch.stack([self.corpus.train.batch(chosen), *views], 1)
         about = "Each row is an image and six views of it, two in each of the first three epochs."
         return [("Views", about, sheet(rows.flatten(0, 1), columns=rows.shape[1]))]
-
-    def signature(self) -> str:
-        """Say what the scores depend on besides the model."""
-        return f"|size:{self.pixels.size[0]}x{self.pixels.size[1]}"
 
     def _encoder(self) -> Any:
         if self._start is None:

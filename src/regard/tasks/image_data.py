@@ -127,20 +127,6 @@ def read_corpus(config: ImageData, seed: int, *, labelled: bool) -> ImageCorpus:
     return ImageCorpus(train, dev, test, notes)
 
 
-def name_images(images: Images, indices: np.ndarray) -> str:
-    """Name some images of a batch, for messages.
-
-    Args:
-        images: The part.
-        indices: The batch.
-
-    Returns:
-        The first ones.
-    """
-    shown = ", ".join(images.where(int(index)) for index in sorted(indices.tolist())[:4])
-    return f"{shown}, …" if len(indices) > 4 else shown
-
-
 def _read_files(
     config: ImageData, size: tuple[int, int] | None, channels: int | None, seed: int, labelled: bool
 ) -> tuple[Images, Images, Images, list[str]]:

@@ -9,22 +9,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from regard.data.augment import Augment, AugmentConfig
-from regard.data.batching import Order
+from regard.data.augment import AugmentConfig
 from regard.data.images import Images
 from regard.data.pixels import Pixels
 from regard.data.sheets import sheet
 from regard.metrics.measure import Measure
 from regard.models.interface import ImageReconstructor
 from regard.tasks.building import build
-from regard.tasks.image_data import ImageCorpus, ImageData, name_images, read_corpus
+from regard.tasks.image_data import ImageCorpus, ImageData, read_corpus
+from regard.tasks.image_task import ImageTask
 from regard.tasks.probing import Probing
 from regard.tasks.reconstructor import Reconstructor
-from regard.tasks.task import Batch, Evaluated, Loss, Task, check_counts, evaluating
+from regard.tasks.task import Batch, Evaluated, Loss, check_counts, evaluating
 
 NUM_FIGURES = 12
 BATCH_IMAGES = 250  # of held-out images: the draws that hide their patches depend on it
@@ -66,7 +65,7 @@ class PlainImages(Batch):
     images_BCYX: Tensor
 
 
-class ReconstructTask(Task):
+class ReconstructTask(ImageTask):
     """Training on images with hidden patches; see :class:`regard.tasks.task.Task`.
 
     Args:
@@ -75,16 +74,9 @@ class ReconstructTask(Task):
         seed: Of the order of batches and of augmentation.
     """
 
-    unit = "image"
-    lengths: tuple[int, ...] = ()
-
     def __init__(self, config: ReconstructConfig, corpus: ImageCorpus, seed: int) -> None:
-        self.config, self.corpus, self.seed = config, corpus, seed
-        self.data_notes, self.notes = corpus.notes, list[str]()
-        self.pixels = Pixels.of(corpus.train)
-        self.augment = Augment(config.augment, seed, corpus.train.size)
-        self.order = Order([np.ones(len(corpus.train), np.int64)], config.batch_images, seed)
-        self.probing = Probing(corpus)
+        super().__init__(corpus, Pixels.of(corpus.train), config.augment, config.batch_images, seed)
+        self.config, self.probing = config, Probing(corpus)
 
     @staticmethod
     def prepare(config: ReconstructConfig, seed: int, folder: Path, is_new: bool) -> ReconstructTask:
@@ -111,40 +103,17 @@ class ReconstructTask(Task):
         """How it is read."""
         return False
 
-    @property
-    def counts(self) -> str:
-        """What is trained on, in numbers."""
-        return self.corpus.counts
-
-    @property
-    def digest(self) -> str:
-        """Hash of all images."""
-        return self.corpus.digest()
-
     def build(self) -> ImageReconstructor:
         """Build the model, with fresh weights."""
         given = {"image_size": self.pixels.size, "num_channels": len(self.pixels.mean)}
         return build(self.config.model, "mae", given, ImageReconstructor, "rebuild images", "model")
 
-    def tokenizers(self) -> dict[str, Any]:
-        """Give no tokenizer: images have none."""
-        return {}
-
     def batch(self, index: int) -> PlainImages:
         """Make a micro-batch, a pure function of (seed, index)."""
-        epoch, chosen = self.order.where(index)
-        return PlainImages(self.augment(self.corpus.train.batch(chosen), epoch, chosen))
-
-    def name_batch(self, index: int) -> str:
-        """Say which training images a micro-batch holds."""
-        return name_images(self.corpus.train, self.order.at(index))
+        return PlainImages(self.drawn(index)[0])
 
     def count(self, batch: PlainImages) -> int:
         """Count the images: of each as many patches are hidden."""
-        return len(batch.images_BCYX)
-
-    def tokens(self, batch: PlainImages) -> int:
-        """Count the images: they are all of one size."""
         return len(batch.images_BCYX)
 
     def loss(self, model: ImageReconstructor, batch: PlainImages) -> Loss:
@@ -191,10 +160,6 @@ class ReconstructTask(Task):
         rows = torch.stack([images_BCYX, *shown], 1).flatten(0, 1)
         return [("Rebuilt images", about, sheet(rows, columns=12))]
 
-    def signature(self) -> str:
-        """Say what the scores depend on besides the model."""
-        return f"|size:{self.pixels.size[0]}x{self.pixels.size[1]}"
-
     def _error(self, product: Reconstructor, images: Images) -> float:
         total = hidden = 0.0
         with evaluating(product.model), torch.inference_mode():
@@ -208,4 +173,3 @@ class ReconstructTask(Task):
     def _draws(self) -> torch.Generator:
         """Give the draws that hide patches of held-out images: the same at every validation."""
         return torch.Generator().manual_seed(self.seed)
-
