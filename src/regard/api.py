@@ -107,13 +107,14 @@ def load(path: str | Path, device: str = "cpu") -> Loaded:
     return loaded
 
 
-def convert(path: str | Path, out: str | Path, to: Literal["huggingface", "regard"]) -> Converted:
+def convert(path: str | Path, out: str | Path, to: Literal["huggingface", "timm", "regard"]) -> Converted:
     """Write a model in another form; whole, or not at all.
 
     Args:
-        path: A run's folder, the model folder in it, a Hugging Face folder, or a GGUF file of a Llama-type model.
+        path: A run's folder, the model folder in it, a Hugging Face or timm folder, or a GGUF file of a Llama-type
+            model.
         out: The new folder; nothing is there yet.
-        to: ``huggingface`` or ``regard``.
+        to: ``huggingface``, ``timm`` or ``regard``.
 
     Returns:
         What was written: tensors, parameters, bytes, and what a user should know.

@@ -12,12 +12,14 @@ from regard.cli.options import check_model_path
 
 
 def convert(
-    model: Annotated[str, Parameter(help="A run's folder, a Hugging Face folder, or a GGUF file (Llama-type).")],
+    model: Annotated[
+        str, Parameter(help="A run's folder, a Hugging Face or timm folder, or a GGUF file (Llama-type).")
+    ],
     *,
-    to: Annotated[str, Parameter(help="huggingface or regard.")],
+    to: Annotated[str, Parameter(help="huggingface, timm (images) or regard.")],
     out: Annotated[Path, Parameter(name=("--out", "-o"), help="The new folder.")],
 ) -> None:
-    """Write a model as a Hugging Face folder, or in regard's own form: whole, or not at all.
+    """Write a model as a Hugging Face or timm folder, or in regard's own form: whole, or not at all.
 
     Example: regard convert runs/mine --to huggingface -o mine-hf
     """

@@ -15,22 +15,11 @@ import torch
 from torch import Tensor
 
 from regard.attention.positions import sinusoidal
-from regard.errors import FormatError
 from regard.models.bert import Bert, BertConfig
-from regard.models.public import Layout, Rule, both, choose, count, expect, flag, number
+from regard.models.public import Layout, Rule, both
 from regard.models.registry import Family, Size, register
+from regard.models.values import ACTIVATIONS, architecture, choose, count, expect, flag, number
 from regard.models.weights import check_sines
-
-_NAMES = {"gelu": "gelu", "relu": "relu", "gelu_new": "gelu-tanh", "quick_gelu": "gelu-quick", "silu": "silu"}
-
-
-def _named(values: Mapping[str, Any], where: str, heads: Mapping[str, dict[str, Any]]) -> str:
-    """Give the architecture that config.json names, one of those known."""
-    named = values.get("architectures") or [next(iter(heads))]
-    architecture = str(named[0] if isinstance(named, list) else named)
-    if architecture not in heads:
-        raise FormatError(f"architecture {architecture[:40]!r}", where=where, mend=f"known: {', '.join(heads)}")
-    return architecture
 
 
 def _read(
@@ -38,7 +27,6 @@ def _read(
 ) -> BertConfig:
     expect(values, where, is_decoder=False, add_cross_attention=False, position_embedding_type="absolute")
     expect(values, where, rotary_value=False)
-    architecture = _named(values, where, heads)
     width = count(values, "hidden_size", where)
     token_dim = count(values, "embedding_size", where, width)
     return BertConfig(
@@ -52,17 +40,17 @@ def _read(
         first_position=first,
         rotary_base=rotary,
         num_types=count(values, "type_vocab_size", where, 2),
-        activation=choose(values, "hidden_act", _NAMES, where),
+        activation=choose(values, "hidden_act", ACTIVATIONS, where),
         tie=bool(values.get("tie_word_embeddings", True)),
         dropout=number(values, "hidden_dropout_prob", where, 0.1),
         attention_dropout=number(values, "attention_probs_dropout_prob", where, 0.1),
         norm_eps=number(values, "layer_norm_eps", where, 1e-12),
-        **heads[architecture],
+        **heads[architecture(values, where, heads)],
     )
 
 
 def _write(config: BertConfig) -> dict[str, Any]:
-    theirs = {ours: name for name, ours in _NAMES.items()}
+    theirs = {ours: name for name, ours in ACTIVATIONS.items()}
     return {
         "vocab_size": config.vocab_size,
         "hidden_size": config.embed_dim,
@@ -211,7 +199,7 @@ def _read_xlm(values: Mapping[str, Any], where: str) -> BertConfig:
         dropout=number(values, "dropout", where, 0.1),
         attention_dropout=number(values, "attention_dropout", where, 0.1),
         norm_eps=number(values, "layer_norm_eps", where, 1e-12),
-        **_XLM_HEADS[_named(values, where, _XLM_HEADS)],
+        **_XLM_HEADS[architecture(values, where, _XLM_HEADS)],
     )
 
 

@@ -278,6 +278,12 @@ def count_parameters(build: Callable[[Any], nn.Module], config: Any) -> int:
         return sum(parameter.numel() for parameter in build(config).parameters())
 
 
+def _count_state(build: Callable[[Any], nn.Module], config: Any) -> int:
+    """Numbers that a model's file holds: parameters and persistent buffers, which may be as large."""
+    with torch.device("meta"), _NoDraws():
+        return sum(tensor.numel() for _, tensor in _by_memory(build(config)))
+
+
 class _NoDraws(TorchFunctionMode):
     """Leaves out the drawing of weights: where there is no memory, torch would load its compiler to draw nothing."""
 
@@ -309,12 +315,12 @@ def build_like(
     """
     where, said = (str(folder / name if folder.is_dir() else folder) for name in ("model.safetensors", "config.json"))
     try:
-        wanted = count_parameters(build, config)
+        wanted = _count_state(build, config)
     except (UsageError, ConfigError) as error:  # settings that do not go together
         raise ConfigError(error.what, where=error.where or said, mend=error.mend) from error
     held = sum(tensor.numel() for tensor in tensors.values())
     if wanted > 2 * held + 1_000_000:
-        raise CheckpointError(f"the config describes {wanted:,} parameters, the file holds {held:,}", where=where)
+        raise CheckpointError(f"the config describes {wanted:,} numbers, the file holds {held:,}", where=where)
     model = build(config)
     dtypes = {tensor.dtype for tensor in tensors.values()}
     if len(dtypes) == 1 and (dtype := dtypes.pop()).is_floating_point:

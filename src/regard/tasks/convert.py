@@ -1,4 +1,4 @@
-"""From one form of a model's folder to another: regard's own, a Hugging Face folder; and out of GGUF files.
+"""From one form of a model's folder to another: regard's own, Hugging Face's, timm's; and out of GGUF files.
 
 Tensors keep their precision. What lies beside the weights goes along: tokenizers, the numbers of special tokens, how
 outputs are chosen.
@@ -23,6 +23,7 @@ from regard.files import folder_aside, json_bytes, on_disk, read_config, reading
 from regard.models.gguf import read_gguf
 from regard.models.public import known_layouts, layout_for, read_folder, write_folder
 from regard.models.registry import families
+from regard.models.values import layout_name
 from regard.models.weights import list_tensors
 from regard.tasks import folder as folders
 from regard.tasks import plain
@@ -31,14 +32,20 @@ from regard.tasks.generator import Generator
 from regard.tasks.public_pairs import load_public, translates
 from regard.tasks.translator import Translator
 
-Form = Literal["huggingface", "regard"]
+Form = Literal["huggingface", "timm", "regard"]
 FORMS: tuple[Form, ...] = get_args(Form)
 
 # What may lie beside a public model, and goes along as it is.
 BESIDE = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json"),
     *("merges.txt", "vocab.txt", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model"),
-    *("generation_config.json", "modules.json", "sentence_bert_config.json", "1_Pooling/config.json"),
+    *(
+        "preprocessor_config.json",
+        "generation_config.json",
+        "modules.json",
+        "sentence_bert_config.json",
+        "1_Pooling/config.json",
+    ),
 )
 BESIDE_CAP_BYTES = 1 << 28
 
@@ -68,9 +75,10 @@ def convert(path: str | Path, out: str | Path, to: str) -> Converted:
     """Write a model in another form; whole, or not at all.
 
     Args:
-        path: A run's folder, the model folder in it, a Hugging Face folder, or a GGUF file of a Llama-type model.
+        path: A run's folder, the model folder in it, a Hugging Face or timm folder, or a GGUF file of a Llama-type
+            model.
         out: The new folder; nothing is there yet, or an empty folder.
-        to: ``huggingface`` or ``regard``.
+        to: ``huggingface``, ``timm`` or ``regard``.
 
     Returns:
         What was written.
@@ -80,7 +88,8 @@ def convert(path: str | Path, out: str | Path, to: str) -> Converted:
         DataError: There is no model, or it has no such form; what stands in the way is said.
         ResourceError: The disk is full, a permission or an optional package is missing.
     """
-    if to not in FORMS:
+    form = next((one for one in FORMS if one == to), None)
+    if form is None:
         raise UsageError(f"unknown form {to!r}", mend=f"choose from {', '.join(FORMS)}")
     source, target = on_disk(path), Path(os.path.abspath(out))
     with reading(target):
@@ -89,25 +98,26 @@ def convert(path: str | Path, out: str | Path, to: str) -> Converted:
     if source.is_file():
         model, tokenizer, _, _, special = read_gguf(source)
         with folder_aside(target) as new:
-            notes = _from_gguf(new, to, special, model, tokenizer)
+            notes = _from_gguf(new, form, special, model, tokenizer)
             return _described(new, target, "llama", model, notes)
     with reading(source):
         source = source / "model" if (source / "model" / "config.json").exists() else source
         kind = plain.model_type(source)
-        form: Form = "regard" if kind in (None, plain.MODEL_TYPE) else "huggingface"
-    if kind is not None and kind not in (plain.MODEL_TYPE, *known_layouts()):
-        known = ", ".join(sorted([plain.MODEL_TYPE, *known_layouts()]))
+    layouts = known_layouts()
+    if kind is not None and kind not in (plain.MODEL_TYPE, *layouts):
+        known = ", ".join(sorted([plain.MODEL_TYPE, *layouts]))
         raise FormatError(f"model_type is {kind[:40]!r}", where=str(source / "config.json"), mend=f"known: {known}")
-    if form == to and kind is not None:
-        raise UsageError(f"the model is in the form {to!r} already", where=str(path), mend="give the other form")
+    is_public = kind in layouts
+    if kind is not None and form == (layouts[kind][1].form if is_public else "regard"):
+        raise UsageError(f"the model is in the form {to!r} already", where=str(path), mend="give another form")
     if kind is None or translates(kind) or plain.task(source) == "translate":
-        return _pairs(source, target, to, is_public=form == "huggingface")
+        return _pairs(source, target, form, is_public=is_public)
     if plain.task(source) in (Generator.task, Filler.task):
-        return _text(source, target)
-    return _plain(source, target, to)
+        return _text(source, target, form)
+    return _plain(source, target, form)
 
 
-def _pairs(source: Path, target: Path, to: str, *, is_public: bool) -> Converted:
+def _pairs(source: Path, target: Path, to: Form, *, is_public: bool) -> Converted:
     """Convert what translates."""
     notes: list[str] = []
     if is_public:
@@ -115,8 +125,8 @@ def _pairs(source: Path, target: Path, to: str, *, is_public: bool) -> Converted
     else:
         translator = folders.load_as(Translator, source)
     name = _family(translator.model)
-    if to == "huggingface":
-        layout_for(name, translator.model.config)  # what has no such form is told before anything is written
+    if to != "regard":
+        layout_for(name, translator.model.config, to)  # what has no such form is told before anything is written
     with folder_aside(target) as new:
         if to == "regard":
             folders.save(new, translator)
@@ -125,11 +135,11 @@ def _pairs(source: Path, target: Path, to: str, *, is_public: bool) -> Converted
         return _described(new, target, name, translator.model, notes)
 
 
-def _text(source: Path, target: Path) -> Converted:
+def _text(source: Path, target: Path, to: Form) -> Converted:
     """Convert a trained language model to a public folder."""
     product = folders.load(source)
     name = _family(product.model)
-    layout_for(name, product.model.config)
+    layout_for(name, product.model.config, to)
     described: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
     if isinstance(product, Filler):
         ids: dict[str, Any] = {}
@@ -139,7 +149,7 @@ def _text(source: Path, target: Path) -> Converted:
         starts = product.start_id if isinstance(product, Generator) else None
         ids = {"bos_token_id": starts, "eos_token_id": ends[0] if ends else None}
     with folder_aside(target) as new:
-        write_folder(new, name, product.model, ids)
+        write_folder(new, name, product.model, ids, to)
         write_aside(new / "tokenizer.json", product.tokenizers()["tokenizer.json"].to_json())
         write_aside(new / "tokenizer_config.json", json_bytes(described))
         return _described(new, target, name, product.model, [])
@@ -196,40 +206,43 @@ def _with_end(tokenizer: Tokenizer) -> str:
     return inner.to_str(pretty=True)
 
 
-def _plain(source: Path, target: Path, to: str) -> Converted:
+def _plain(source: Path, target: Path, to: Form) -> Converted:
     """Convert a model that no task of ours has trained."""
     notes: list[str] = []
-    if to == "regard":
+    if plain.model_type(source) != plain.MODEL_TYPE:
         name, model, notes = read_folder(source)
         more = read_config(source / "config.json")
     else:
         name, model = plain.load_plain(source)
         more = read_config(source / plain.KEPT_CONFIG) if (source / plain.KEPT_CONFIG).is_file() else {}
-        layout_for(name, model.config)
+    if to != "regard":
+        layout_for(name, model.config, to)
     with folder_aside(target) as new:
         if to == "regard":
             plain.save_plain(new, name, model)
             write_aside(new / plain.KEPT_CONFIG, json_bytes(more))
         else:
-            _write_plain(new, name, model, more)
+            _write_plain(new, name, model, more, to)
         _copy_beside(source, new)
         return _described(new, target, name, model, notes)
 
 
-def _write_plain(new: Path, family: str, model: nn.Module, more: Mapping[str, Any]) -> None:
+def _write_plain(new: Path, family: str, model: nn.Module, more: Mapping[str, Any], to: Form) -> None:
     """Write a public folder; of an older config.json stays what neither describes the tensors nor selects code."""
-    said = layout_for(family, model.config).write(model.config)
-    fixed = {*said, "model_type", "architectures", "dtype", "torch_dtype", "auto_map"}
-    kept = {key: value for key, value in more.items() if key not in fixed or key.endswith("_token_id")}
-    write_folder(new, family, model, kept)
+    layout, older = layout_for(family, model.config, to), known_layouts().get(layout_name(more))
+    fixed = {*layout.write(model.config), "model_type", "architectures", "dtype", "torch_dtype", "auto_map"}
+    usual = fixed - set(layout.labels)
+    kept = {key: value for key, value in more.items() if key not in usual or key.endswith("_token_id")}
+    kept = {} if older is not None and older[1].form != to else kept
+    write_folder(new, family, model, kept, to)
 
 
 def _from_gguf(
-    new: Path, to: str, special: dict[str, int], model: nn.Module, tokenizer: tokenizers.Tokenizer
+    new: Path, to: Form, special: dict[str, int], model: nn.Module, tokenizer: tokenizers.Tokenizer
 ) -> list[str]:
     numbers: dict[str, int | None] = {"bos_token_id": None, "eos_token_id": None, **special}
-    if to == "huggingface":
-        write_folder(new, "llama", model, numbers)
+    if to != "regard":
+        write_folder(new, "llama", model, numbers, to)
     else:
         plain.save_plain(new, "llama", model)
         write_aside(new / plain.KEPT_CONFIG, json_bytes(numbers))

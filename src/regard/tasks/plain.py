@@ -12,6 +12,7 @@ from regard import settings
 from regard.errors import FormatError
 from regard.files import json_bytes, read_config, write_aside
 from regard.models.registry import Family, check_bounds, family
+from regard.models.values import layout_name
 from regard.models.weights import build_like, gather, read_tensors, write_tensors
 
 FORMAT = 1
@@ -166,7 +167,8 @@ def model_type(path: str | Path) -> str | None:
         path: A folder.
 
     Returns:
-        ``model_type`` of its config.json; None where there is none, as in a run's folder.
+        ``model_type`` of its config.json, or what stands for it in timm's; None where there is no such file, as in a
+        run's folder.
     """
     config = Path(path) / "config.json"
-    return str(read_config(config, CONFIG_CAP_BYTES).get("model_type")) if config.is_file() else None
+    return layout_name(read_config(config, CONFIG_CAP_BYTES)) if config.is_file() else None
