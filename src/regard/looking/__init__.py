@@ -7,10 +7,10 @@ rollout         attention followed through the layers; a row of weights laid ove
 report          what a training report tells
 look_page       the page of maps; report_page: that of a run; page: what both have
 heat, overlay   the matrix of an alignment, the thumbnail of a head; shades over a picture
-sheets          many pictures on one
 svg             learning curves, bars
 scale, text     positions and ticks; strangers' text made safe
 png             pictures written
+seeing          maps of an image encoder; reading, seq2seq: of what reads texts
 =============== =======================================================================
 """
 
@@ -20,7 +20,6 @@ from regard.looking.places import Picture, Places
 from regard.looking.report import ByLength, Curve, Figure, Report, Sample, Score, Table
 from regard.looking.report_page import report_page
 from regard.looking.rollout import over_picture, rollout
-from regard.looking.sheets import sheet
 
 __all__ = [
     "AttentionMap",
@@ -39,5 +38,4 @@ __all__ = [
     "over_picture",
     "report_page",
     "rollout",
-    "sheet",
 ]

@@ -20,6 +20,7 @@ from regard.looking.text import Json, escape, token_label, weight_text
 
 MAX_NUMBERS = 1 << 24  # weights of a page, two bytes each
 _SIDE_PX = 560
+_SHARP_PX = 160
 _PARTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 HOW_PLACES = "Point at a place to see what it attends to; click, or use the arrow keys, to keep it. Escape: back."
 HOW_TOKENS = "Choose a token to see what it attends to."
@@ -60,9 +61,13 @@ def shades(picture: Picture, laid_YX: npt.NDArray[np.float64], label: str, *, fo
     reach = ' tabindex="0"' if focus else ""
     wide = min(_SIDE_PX, round(_SIDE_PX * width / height))
     svg = f'<svg class="shades" {head}{reach} role="img" aria-label="{escape(label)}">{"".join(cells)}</svg>'
-    small = " small" if max(height, width) < 160 else ""  # its pixels are seen, not smoothed
-    image = f'<img class="under{small}" src="{address(picture.png)}" alt="{escape(picture.name)}">'
+    image = f'<img class="under {sharp(picture.png)}" src="{address(picture.png)}" alt="{escape(picture.name)}">'
     return f'<div class="over" style="--wide:{wide}px;aspect-ratio:{width}/{height}">{image}{svg}</div>'
+
+
+def sharp(png: bytes) -> str:
+    """Give the style of a picture that is enlarged: the pixels of a small one are seen as they are, not smoothed."""
+    return "sharp" if max(png_size(png)) < _SHARP_PX else ""
 
 
 def ramp(most: float) -> str:
@@ -201,7 +206,8 @@ def summaries(maps: Sequence[AttentionMap]) -> list[tuple[str, npt.NDArray[np.fl
     Returns:
         Titles and weights over the picture.
     """
-    last, found = maps[-1], []
+    last = maps[-1]
+    found: list[tuple[str, npt.NDArray[np.float64]]] = []
     if not isinstance(last.keys, Places):
         return []
     if can_roll(maps):

@@ -143,7 +143,7 @@ const openPictures = (shown, data, tiles) => {
       const onto = large.getContext('2d');
       onto.imageSmoothingEnabled = false;
       onto.drawImage(canvas, 0, 0, large.width, large.height);
-      tile.style.setProperty('--m', `url(${large.toDataURL()})`);
+      tile.style.setProperty('--m', `url(data:${large.toDataURL().slice(5)})`);
     };
     const ask = (asked, keep) => {
       query = asked;

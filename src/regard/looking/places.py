@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -76,7 +77,7 @@ class Places:
             raise DataError("a token is not a string", where="places")
         if self.windows is None:
             return
-        windows = tuple(tuple(int(place) for place in window) for window in self.windows)
+        windows = tuple(tuple(map(int, window)) for window in self.windows)
         if windows == (tuple(range(height * width)),):  # the whole grid is written one way, so that equal is equal
             object.__setattr__(self, "windows", None)
             return
@@ -147,7 +148,7 @@ def read_places(data: Mapping[str, object]) -> Places:
     return Places(picture, (grid[0], grid[1]), tuple(before), tuple(map(tuple, windows)))
 
 
-def _is_whole(value: object) -> bool:
+def _is_whole(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 

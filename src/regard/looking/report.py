@@ -140,12 +140,22 @@ class Sample:
         reference: What it should be.
         output: What the model wrote.
         mark: Right, wrong, or empty where there is no such thing.
+        picture: The input as PNG where it is an image; None for a text.
+
+    Raises:
+        FormatError: The picture is not PNG.
     """
 
     source: str
     reference: str
     output: str
     mark: Literal["right", "wrong", ""] = ""
+    picture: bytes | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is no picture."""
+        if self.picture is not None:
+            png_size(self.picture)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from regard.looking.heat import MAX_TOKENS, heat_map, scale_legend
 from regard.looking.look_page import groups_of
 from regard.looking.maps import Maps
-from regard.looking.overlay import ramp, shades, strongest, summaries
+from regard.looking.overlay import ramp, shades, sharp, strongest, summaries
 from regard.looking.page import document, pairs, section
 from regard.looking.png import address, png_size
 from regard.looking.report import ByLength, Figure, Report, Sample, Score, Table, flatten
@@ -121,16 +121,24 @@ def _curves(report: Report, chart: str) -> str:
 
 def _samples(samples: Sequence[Sample]) -> str:
     verdicts = {"right": "✓ right", "wrong": "✗ wrong", "": "–"}
-    judged = any(one.mark for one in samples)
+    judged, pictured = any(one.mark for one in samples), any(one.picture for one in samples)
     rows = []
     for one in samples:
         texts = (("Source", one.source), ("Reference", one.reference), ("Output", one.output))
         verdict = f'<td class="verdict {one.mark}" data-name="Verdict">{verdicts[one.mark]}</td>' if judged else ""
         told = "".join(f'<td data-name="{name}" dir="auto">{escape(text)}</td>' for name, text in texts)
-        rows.append(f"<tr>{verdict}{told}</tr>")
-    head = f"<tr>{'<th>Verdict</th>' if judged else ''}<th>Source</th><th>Reference</th><th>Output</th></tr>"
-    kind = "samples judged" if judged else "samples"
+        seen = f'<td data-name="Picture">{_thumbnail(one)}</td>' if pictured else ""
+        rows.append(f"<tr>{verdict}{seen}{told}</tr>")
+    names = [*(["Verdict"] if judged else []), *(["Picture"] if pictured else []), "Source", "Reference", "Output"]
+    head = f"<tr>{''.join(f'<th>{name}</th>' for name in names)}</tr>"
+    kind = f"samples{' judged' if judged else ''}{' pictured' if pictured else ''}"
     return f'<table class="{kind}"><thead>{head}</thead><tbody>{"".join(rows)}</tbody></table>'
+
+
+def _thumbnail(one: Sample) -> str:
+    if one.picture is None:
+        return ""
+    return f'<img class="thumb {sharp(one.picture)}" src="{address(one.picture)}" alt="{escape(one.source)}">'
 
 
 def _table(one: Table) -> str:
@@ -151,18 +159,21 @@ def _figure(one: Figure) -> str:
 
 def _looked(maps: Maps) -> str:
     """Draw a picture as it is, and beside it where a model looked."""
-    stack = next(group for group in reversed(groups_of(maps)) if group.picture)
-    picture = stack.picture or maps.pictures[0]
-    height, width = png_size(picture.png)
-    size = f'style="aspect-ratio:{width}/{height}"'
-    small = " small" if max(height, width) < 160 else ""
-    image = f'<img class="plain{small}" {size} src="{address(picture.png)}" alt="{escape(picture.name)}">'
-    cards = [f'<div class="card">{image}<p class="soft">as it is</p></div>']
-    for title, laid_YX in summaries(stack.maps):
-        told = f'<p class="soft">{escape(title)}</p>{ramp(strongest(laid_YX))}'
-        cards.append(f'<div class="card">{shades(picture, laid_YX, title)}{told}</div>')
+    cards = []
+    for one in maps.pictures:
+        height, width = png_size(one.png)
+        look = f'class="plain {sharp(one.png)}" style="aspect-ratio:{width}/{height}"'
+        image = f'<img {look} src="{address(one.png)}" alt="{escape(one.name)}">'
+        cards.append(f'<div class="card">{image}<p class="soft">as it is</p></div>')
+    for stack in groups_of(maps):
+        if stack.picture is None or stack.maps[0].kind != "self":
+            continue
+        for title, laid_YX in summaries(stack.maps):
+            told = f'<p class="soft">{escape(title)}</p>{ramp(strongest(laid_YX))}'
+            cards.append(f'<div class="card">{shades(stack.picture, laid_YX, title)}{told}</div>')
     answer = f" → <bdi>{escape(maps.output)}</bdi>" if maps.output else ""
-    caption = f'<figcaption><h3><bdi>{escape(maps.title)}</bdi></h3><p class="soft"><bdi>{escape(maps.source)}</bdi>{answer}</p></figcaption>'
+    told = f'<p class="soft"><bdi>{escape(maps.source)}</bdi>{answer}</p>'
+    caption = f"<figcaption><h3><bdi>{escape(maps.title)}</bdi></h3>{told}</figcaption>"
     return f'<figure class="looked">{caption}<div class="cards">{"".join(cards)}</div></figure>'
 
 

@@ -1,9 +1,10 @@
-"""Attention maps of image encoders: run one on an image, record every layer, find where its rows stand in the picture."""
+"""Attention maps of image encoders: run one on an image, record every layer, find the place of each row."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,18 +24,77 @@ from regard.tasks.task import evaluating
 CLASS_TOKENS = ("class", "distillation")
 
 
+class Drawn(Protocol):
+    """Images that were read."""
+
+    def batch(self, indices: Sequence[int]) -> Tensor:
+        """Give some as uint8 images_BCYX."""
+        ...
+
+
 class Seeing(Protocol):
     """What looking asks of a product that takes images.
 
     Attributes:
         model: Its encoder.
+        device: Where it runs.
+        verbs: What it can do; one that can classify has ``classify(images)``, which gives labels.
     """
 
     model: Any
+    device: torch.device
+    verbs: tuple[str, ...]
 
-    def prepare(self, images: Tensor) -> Tensor:
-        """Turn uint8 images_BCYX into the encoder's pixels_BCYX, where it is."""
+    def pixels(self, images_BCYX: Tensor) -> Tensor:
+        """Turn uint8 images_BCYX into the encoder's pixels_BCYX."""
         ...
+
+    def images(self, paths: Sequence[str | Path]) -> Drawn:
+        """Read image files, brought to the model's size."""
+        ...
+
+
+def look(product: Any, path: str | Path, layers: str | Sequence[str] | None = None) -> Maps:
+    """Show what a loaded model looks at in an image file.
+
+    The picture shown is the one that the model sees: brought to its size, and cut where it cuts.
+
+    Args:
+        product: A loaded model; see :class:`Seeing`.
+        path: The file.
+        layers: Names or patterns of layers; None for all.
+
+    Returns:
+        The maps.
+
+    Raises:
+        UsageError: The path is a URL.
+        DataError: The file is missing or no image.
+    """
+    if "://" in str(path):
+        raise UsageError("an image is a file, not a URL", where=str(path), mend="download it first")
+    found = product.images([path])
+    output = product.classify(found)[0].label if "classify" in product.verbs else ""
+    return look_at(product, found.batch([0])[0], str(path), output, layers)
+
+
+def look_at(
+    product: Seeing, image_CYX: Tensor, title: str, output: str, layers: str | Sequence[str] | None = None
+) -> Maps:
+    """Show what a loaded model looks at in an image of its size.
+
+    Args:
+        product: A loaded model.
+        image_CYX: uint8.
+        title: A line that names it.
+        output: What the model makes of it; empty for nothing.
+        layers: Names or patterns of layers; None for all.
+
+    Returns:
+        The maps.
+    """
+    pixels_BCYX = product.pixels(image_CYX[None].to(product.device))
+    return look_at_image(product.model, pixels_BCYX, image_CYX.permute(1, 2, 0).cpu().numpy(), title, output, layers)
 
 
 def look_at_image(
@@ -68,20 +128,20 @@ def look_at_image(
     with torch.inference_mode(), evaluating(encoder), _given_images(encoder) as grids:
         with record(encoder, layers) as rows:
             features = encoder(pixels_BCYX)
-        size = (int(pixels_BCYX.shape[-2]), int(pixels_BCYX.shape[-1]))
+        size = (pixels_BCYX.shape[-2], pixels_BCYX.shape[-1])
         maps = tuple(_map(name, rows[name], encoder.places(name, size), features, grids) for name in rows)
     return Maps(title, title, output, maps, pictures=(Picture(title, png(image_uint8_YXC)),))
 
 
 @contextmanager
-def _given_images(encoder: nn.Module) -> Iterator[Mapping[str, tuple[int, int]]]:
+def _given_images(encoder: nn.Module) -> Generator[Mapping[str, tuple[int, int]]]:
     """Note which modules are given an image, and the size of its grid."""
     grids: dict[str, tuple[int, int]] = {}
 
     def note(name: str) -> Any:
         def hook(_: nn.Module, given: tuple[Any, ...]) -> None:
             if given and isinstance(given[0], Tensor) and given[0].ndim == 4:
-                grids[name] = (int(given[0].shape[-2]), int(given[0].shape[-1]))
+                grids[name] = (given[0].shape[-2], given[0].shape[-1])
 
         return hook
 
@@ -119,7 +179,7 @@ def _map(
 
 
 def _side(name: str, num_rows: int, features: Features, grids: Mapping[str, tuple[int, int]]) -> Places:
-    """Find the grid that rows are of: the features', or that of the innermost module around, given an image as large."""
+    """Find the grid that rows are of: the features', or that of the innermost module around that was given an image."""
     before = features.num_extra
     if num_rows == before + features.grid[0] * features.grid[1]:
         names = CLASS_TOKENS[:before] if before <= len(CLASS_TOKENS) else tuple(f"token {i + 1}" for i in range(before))
@@ -132,9 +192,7 @@ def _side(name: str, num_rows: int, features: Features, grids: Mapping[str, tupl
     raise UsageError(f"{num_rows} rows, and their places are not told", where=visible(name))
 
 
-def _windowed(
-    name: str, rows: Sequence[Rows], grid: tuple[int, int], windows: Sequence[Sequence[int]]
-) -> AttentionMap:
+def _windowed(name: str, rows: Sequence[Rows], grid: tuple[int, int], windows: Sequence[Sequence[int]]) -> AttentionMap:
     """Join windows; one at the edge may have fewer rows than others, and gets rows that stand nowhere and weigh 0."""
     wide = max(map(len, windows))
     weights_HTS = np.zeros((len(rows[0].heads), len(rows) * wide, wide), dtype=np.float32)
