@@ -125,7 +125,7 @@ def a_picture(height: int = 20, width: int = 28) -> np.ndarray:
 
 
 def to_pixels(image_YXC: np.ndarray) -> Tensor:
-    return torch.from_numpy(image_YXC).permute(2, 0, 1)[None].float() / 255 - 0.5
+    return torch.tensor(image_YXC).permute(2, 0, 1)[None].float() / 255 - 0.5
 
 
 def spread(encoder: nn.Module, seed: int = 3) -> nn.Module:

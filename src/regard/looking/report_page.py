@@ -43,12 +43,12 @@ def report_page(report: Report) -> str:
         parts.append(
             section("Learning curves", "", f'<div class="{"columns" if len(charts) > 1 else ""}">{figures}</div>')
         )
+    if report.figures:
+        parts.append(section("Pictures", "", "".join(map(_figure, report.figures))))
     if report.samples:
         parts.append(
             section("Samples", "Chosen by their position in the test set, not by quality.", _samples(report.samples))
         )
-    if report.figures:
-        parts.append(section("Pictures", "", "".join(map(_figure, report.figures))))
     texts, pictures = ([maps for maps in report.maps if bool(maps.pictures) == on] for on in (False, True))
     if texts:
         about = "Each row is an output token; the stronger a shade, the more it attends to the source token above."
