@@ -65,12 +65,15 @@ def test_a_thumbnail_has_the_shades_of_the_class_token():
 
 
 def test_weights_are_stored_to_the_four_decimals_that_are_read():
-    weights = np.array([[[0.0, 1.0, 0.5, 0.0001]]])
+    weights = np.array([[[0.0, 1.0, 0.25, 0.0001, -0.0005, 1.0005]]])
     steps = np.frombuffer(base64.b64decode(weights_json(weights)), "<u2")
-    assert steps.tolist() == [0, 65535, 32768, 7]
+    assert steps.tolist() == [0, 65535, 32768, 655, 0, 65535]
     many = some_weights(1, 40, 500)
-    stored = np.frombuffer(base64.b64decode(weights_json(many)), "<u2").reshape(many.shape) / 65535
-    assert abs(stored - many).max() <= 0.5 / 65535 + 1e-12
+    stored = (np.frombuffer(base64.b64decode(weights_json(many)), "<u2").reshape(many.shape) / 65535) ** 2
+    assert abs(stored - many).max() <= 1 / 65535
+    small = many[(many > 1e-6) & (many < 1e-4)]
+    assert len(small) > 1000
+    np.testing.assert_allclose(stored[(many > 1e-6) & (many < 1e-4)], small, rtol=0.02)
 
 
 def test_the_script_is_told_grid_windows_and_tokens():

@@ -5,8 +5,6 @@ const shade = w => Math.pow(Math.min(Math.max(w, 0), 1), 0.7);
 const openPictures = (shown, data, tiles) => {
   const out = shown.querySelector('output'), svgSpace = 'http://www.w3.org/2000/svg';
   const steps = {ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0]};
-  // Weights come in steps of 1/65535: under half of one nothing can be told.
-  const few = w => w > 0 && w < 0.0001 ? 'under 0.0001' : words(w);
   const read = stored => {
     const bytes = Uint8Array.from(atob(stored.data), c => c.charCodeAt(0)), view = new DataView(bytes.buffer);
     const [heads, T, S] = stored.shape, rowOf = new Map(), standing = [];
@@ -21,7 +19,7 @@ const openPictures = (shown, data, tiles) => {
       for (let h = head < 0 ? 0 : head; h < (head < 0 ? heads : head + 1); h++) {
         let total = 0;
         for (let s = 0; s < S; s++) {
-          const w = view.getUint16(2 * ((h * T + t) * S + s), true) / 65535;
+          const w = Math.pow(view.getUint16(2 * ((h * T + t) * S + s), true) / 65535, 2);
           sums[s] += w;
           total += w;
         }
@@ -77,13 +75,13 @@ const openPictures = (shown, data, tiles) => {
     const tell = () => {
       if (reading !== null && one().k.grid) {
         const w = laid.cells[reading];
-        out.textContent = `${called()} → ${name(grid(), reading)}  ${Number.isNaN(w) ? 'outside its window' : few(w)}`;
+        out.textContent = `${called()} → ${name(grid(), reading)}  ${Number.isNaN(w) ? 'outside its window' : words(w)}`;
       } else if (query === rest) {
         out.textContent = data.groups[g].how;
       } else {
         const values = one().k.grid ? laid.cells : laid.tokens, best = largest(values);
         const what = best < 0 ? 'nothing' : one().k.grid ? name(grid(), best) : one().k.tokens[best];
-        out.textContent = best < 0 ? `${called()} attends to nothing here` : `${called()} → most to ${what}  ${few(values[best])}`;
+        out.textContent = best < 0 ? `${called()} attends to nothing here` : `${called()} → most to ${what}  ${words(values[best])}`;
       }
     };
     const outline = (kind, place) => {
@@ -121,7 +119,7 @@ const openPictures = (shown, data, tiles) => {
       const every = pane.querySelector('[data-every]');
       if (every) every.setAttribute('aria-pressed', String(Boolean(query.every)));
       pane.querySelectorAll('.answers').forEach((chip, i) => {
-        chip.querySelector('small').textContent = laid.tokens.length ? few(laid.tokens[i]) : '';
+        chip.querySelector('small').textContent = laid.tokens.length ? words(laid.tokens[i]) : '';
         chip.style.setProperty('--w', laid.tokens.length ? shade(laid.tokens[i]) : 0);
       });
       outline('ask', one().q.grid && 'y' in query ? placeIn(grid(), query) : null);
