@@ -6,7 +6,6 @@ from looking_examples import some_pictures, some_report
 from seeing_examples import MiniConv, MiniWindows, some_seen
 
 from regard.looking import over_picture, rollout
-from regard.looking.heat import shade
 from regard.looking.text import weight_text
 
 pytestmark = pytest.mark.slow
@@ -50,7 +49,7 @@ def drawn(page):
 
 def expected(laid):
     most = np.nanmax(laid, initial=0) or 1
-    return np.array([np.nan if np.isnan(w) else shade(w / most) for w in laid.reshape(-1)])
+    return np.array([np.nan if np.isnan(w) else w / most for w in laid.reshape(-1)])
 
 
 def check_drawn(page, laid):

@@ -39,6 +39,7 @@ def heat_map(
 
     Args:
         weights_TS: Weights, 0 to 1.
+        power: What opacity they are raised to; 1 for shades over a picture.
         query_tokens: The T tokens that attend.
         key_tokens: The S tokens that are attended to.
         label: What it shows, for those who hear the page.
@@ -126,16 +127,17 @@ def scale_legend(*, hidden: bool = False) -> str:
     return f'<svg {head} aria-label="shades of weights from 0 to 1">{"".join(parts)}</svg>'
 
 
-def mask_image(weights_TS: npt.NDArray[np.floating]) -> str:
+def mask_image(weights_TS: npt.NDArray[np.floating], power: float = _POWER) -> str:
     """Draw weights as a small picture whose opacity is their shade; the page gives it its colour.
 
     Args:
         weights_TS: Weights, 0 to 1.
+        power: What opacity they are raised to; 1 for shades over a picture.
 
     Returns:
         A PNG (grey with alpha) as a data address.
     """
-    alpha = np.rint(255 * np.clip(weights_TS, 0, 1) ** _POWER).astype(np.uint8)
+    alpha = np.rint(255 * np.clip(weights_TS, 0, 1) ** power).astype(np.uint8)
     zoom = -(-_THUMB_PX // max(alpha.shape))
     alpha = alpha.repeat(zoom, 0).repeat(zoom, 1)
     return address(png(np.stack([np.zeros_like(alpha), alpha], -1)))

@@ -3,7 +3,7 @@
 import base64
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from regard.looking.overlay import (
     can_roll,
     check_size,
     pane,
+    sharp,
     side_json,
     thumbnail,
     weights_json,
@@ -182,64 +183,61 @@ def _heads(group: Group, g: int, store: _Store, chosen: str) -> str:
         pictures: list[tuple[str, Weights]] = [(_mean_title(one), one.mean().weights_HTS[0])]
         if len(one.weights_HTS) > 1:
             pictures += [(f"{kind}, head {h}", weights) for h, weights in enumerate(one.weights_HTS)]
-        shared = _share(store, one, one.weights_HTS) if group.picture else None
+        stored = _share(store, one, one.weights_HTS) if group.picture else {}
         for h, (title, weights) in enumerate(pictures):
+            entry = {"group": g, "layer": visible(one.layer), **stored, "head": h - 1 if len(pictures) > 1 else 0}
             pressed = h == 0 and one.layer == chosen
-            head = h - 1 if len(pictures) > 1 else 0
-            cells.append(_tile(title, one, weights, g, store, group.picture, shared, head, pressed=pressed))
+            cells.append(_tile(title, one, weights, entry, store, group.picture, pressed=pressed))
         cells += ["<span></span>"] * (columns - len(pictures))
     rolled = can_roll(group.maps) if group.picture else group.maps[0].kind == "self" and len(group.maps) > 1
     if rolled:
         through = rollout(group.maps).astype(np.float32)
         title = f"rollout through {len(group.maps)} layers, residual connections included"
-        cells.append('<span class="row">all</span>')
-        last = group.maps[-1]
-        shared = _share(store, last, through[None]) if group.picture else None
-        cells.append(_tile(title, last, through, g, store, group.picture, shared, 0, layer=group.about))
+        last = replace(group.maps[-1], layer=group.about)
+        stored = _share(store, last, through[None]) if group.picture else {}
+        entry = {"group": g, "layer": visible(group.about), **stored, "head": 0}
+        cells.append(f'<span class="row">all</span>{_tile(title, last, through, entry, store, group.picture)}')
     look = f";--pic:url({address(group.picture.png)})" if group.picture else ""
     grid = f'<div class="heads" style="--n:{columns}{look}" data-wide="{columns}">{"".join(cells)}</div>'
     grid = grid.replace('tabindex="-1"', 'tabindex="0"', 1) if 'tabindex="0"' not in grid else grid
     told = "; all: rollout through the layers" if rolled else ""
-    told += ". The strongest shade of each is its own largest weight" if group.picture else ""
+    laid = group.picture and isinstance(group.maps[0].keys, Places)
+    told += ". The strongest shade of each is its own largest weight" if laid else ""
     about = f'<p class="about"><span class="mono">{escape(group.about)}</span>{told}</p>'
     return f'<div class="group"><h2>{group.title}</h2>{about}<div class="scroll">{grid}</div></div>'
 
 
-def _share(store: _Store, one: AttentionMap, weights_HTS: npt.NDArray[np.floating]) -> int:
-    """Store a layer's weights once for all its heads."""
+def _share(store: _Store, one: AttentionMap, weights_HTS: npt.NDArray[np.floating]) -> dict[str, Json]:
+    """Store a layer's weights once for all its heads, and say where."""
     sides = {"q": side_json(one.queries), "k": side_json(one.keys)}
     store.weights.append({"shape": list(weights_HTS.shape), "data": weights_json(weights_HTS), **sides})
-    return len(store.weights) - 1
+    return {"shared": len(store.weights) - 1}
 
 
 def _tile(
     title: str,
     one: AttentionMap,
     weights_TS: Weights,
-    g: int,
+    entry: dict[str, Json],
     store: _Store,
     picture: Picture | None,
-    shared: int | None,
-    head: int,
     *,
-    layer: str = "",
     pressed: bool = False,
 ) -> str:
-    layer = layer or one.layer
-    entry: dict[str, Json] = {"group": g, "title": title[0].upper() + title[1:], "layer": visible(layer)}
+    """Draw a thumbnail, and store what the script needs to show its map."""
+    entry["title"] = title[0].upper() + title[1:]
     if picture is None:
         entry["weights"] = base64.b64encode(weights_TS.astype("<f4").tobytes()).decode("ascii")
-        num_queries, num_keys = weights_TS.shape
-        ratio, mask = min(max(num_keys / num_queries, 0.5), 2.0), mask_image(weights_TS)
-    else:
-        entry |= {"shared": shared, "head": head}
-        height, width = png_size(picture.png)
-        ratio, mask = min(max(width / height, 0.5), 2.0), thumbnail(weights_TS, one)
     store.maps.append(entry)
-    name = escape(f"{title}, {layer}")
+    if picture is None or not isinstance(one.keys, Places):
+        (height, width), mask, under = weights_TS.shape, mask_image(weights_TS), ""
+    else:
+        (height, width), mask = png_size(picture.png), thumbnail(weights_TS, one.queries, one.keys)
+        under = f'<b class="{sharp(picture.png)}"></b>'
+    ratio = min(max(width / height, 0.5), 2.0)
+    name = escape(f"{title}, {one.layer}")
     look = f"aspect-ratio:{ratio:.3f};--m:url({mask})"
     state = f'aria-pressed="{"true" if pressed else "false"}" tabindex="{0 if pressed else -1}"'
-    under = "<b></b>" if picture else ""
     return (
         f'<button type="button" class="tile" data-map="{len(store.maps) - 1}" {state} title="{name}"'
         f' aria-label="{name}" style="{look}">{under}<i></i></button>'

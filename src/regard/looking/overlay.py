@@ -1,7 +1,8 @@
 """Attention over a picture: shades in the cells of its grid, never smoothed: a cell is what a weight is of.
 
-On a picture the strongest shade is the largest weight that it shows, and the legend says which that is: of hundreds of
-places the best may have a hundredth. The picture under the shades is grey, so that colour means attention alone.
+On a picture the strongest shade is the largest weight that it shows, half of it half as strong, and the legend says
+which that is: of hundreds of places the best may have a hundredth. The picture under the shades is grey, so that colour
+means attention alone.
 """
 
 import base64
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.errors import UsageError
-from regard.looking.heat import mask_image, shade
+from regard.looking.heat import mask_image
 from regard.looking.maps import AttentionMap, Side
 from regard.looking.places import Picture, Places
 from regard.looking.png import address, png_size
@@ -55,7 +56,7 @@ def shades(picture: Picture, laid_YX: npt.NDArray[np.float64], label: str, *, fo
     for y in range(grid_height):
         for x in range(grid_width):
             weight = float(laid_YX[y, x])
-            look = 'class="p out"' if np.isnan(weight) else f'class="p" fill-opacity="{shade(weight / most):.3f}"'
+            look = 'class="p out"' if np.isnan(weight) else f'class="p" fill-opacity="{weight / most:.3f}"'
             cells.append(f'<rect {look} x="{x}" y="{y}" width="1" height="1"/>')
     head = f'viewBox="0 0 {grid_width} {grid_height}" preserveAspectRatio="none"'
     reach = ' tabindex="0"' if focus else ""
@@ -82,7 +83,7 @@ def ramp(most: float) -> str:
     parts = []
     for i, part in enumerate(_PARTS):
         parts.append(f'<rect class="ground" x="{i * 52}" y="0" width="52" height="10"/>')
-        parts.append(f'<rect class="p" x="{i * 52}" y="0" width="52" height="10" fill-opacity="{shade(part):.3f}"/>')
+        parts.append(f'<rect class="p" x="{i * 52}" y="0" width="52" height="10" fill-opacity="{part:.3f}"/>')
         text = weight_text(part * most)
         parts.append(f'<text class="tick" x="{i * 52 + 26}" y="24" text-anchor="middle">{text}</text>')
     head = 'class="chart ramp" viewBox="0 0 260 28" width="260" height="28" role="img"'
@@ -161,20 +162,19 @@ def weights_json(weights_HTS: npt.NDArray[np.floating]) -> str:
     return base64.b64encode(steps.tobytes()).decode("ascii")
 
 
-def thumbnail(weights_TS: npt.NDArray[np.floating], one: AttentionMap) -> str:
+def thumbnail(weights_TS: npt.NDArray[np.floating], queries: Side, keys: Places) -> str:
     """Draw a head as a mask of its default query's weights, the largest the strongest.
 
     Args:
         weights_TS: One head's weights, or a rollout.
-        one: Whose sides they are of.
+        queries: What attends.
+        keys: The places that are attended to.
 
     Returns:
         A PNG as a data address.
     """
-    if not isinstance(one.keys, Places):
-        return mask_image(weights_TS)
-    laid_YX = over_picture(weights_TS, one.queries, one.keys)
-    return mask_image(np.nan_to_num(laid_YX / (strongest(laid_YX) or 1.0)))
+    laid_YX = over_picture(weights_TS, queries, keys)
+    return mask_image(np.nan_to_num(laid_YX / (strongest(laid_YX) or 1.0)), power=1)
 
 
 def check_size(maps: Sequence[AttentionMap]) -> None:

@@ -112,7 +112,7 @@ const openPictures = (shown, data, tiles) => {
         const w = one().k.grid ? laid.cells[i] : 0, outside = Number.isNaN(w);
         cell.classList.toggle('out', outside);
         if (outside) cell.removeAttribute('fill-opacity');
-        else cell.setAttribute('fill-opacity', shade(w / (most || 1)).toFixed(3));
+        else cell.setAttribute('fill-opacity', (w / (most || 1)).toFixed(3));
       });
       pane.querySelectorAll('.ramp .tick').forEach((tick, i) => { tick.textContent = words(i / 4 * most); });
       pane.querySelectorAll('.asks').forEach((chip, i) => chip.setAttribute('aria-pressed', String(query.token === i)));
@@ -136,7 +136,7 @@ const openPictures = (shown, data, tiles) => {
       Object.assign(canvas, {width, height});
       Object.assign(large, {width: width * zoom, height: height * zoom});
       const pixels = canvas.getContext('2d').createImageData(width, height);
-      cells.forEach((w, i) => { pixels.data[4 * i + 3] = w > 0 ? Math.round(255 * shade(w / cells[best])) : 0; });
+      cells.forEach((w, i) => { pixels.data[4 * i + 3] = w > 0 ? Math.round(255 * w / cells[best]) : 0; });
       canvas.getContext('2d').putImageData(pixels, 0, 0);
       const onto = large.getContext('2d');
       onto.imageSmoothingEnabled = false;
