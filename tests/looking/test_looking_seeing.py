@@ -11,6 +11,7 @@ from seeing_examples import (
     MiniPool,
     MiniViT,
     MiniWindows,
+    Product,
     a_picture,
     some_seen,
     spread,
@@ -143,30 +144,6 @@ def test_what_cannot_be_looked_at_is_said():
     lost.forward = lambda pixels: (lost.attention(torch.randn(1, 12, 11)), MiniViT.forward(lost, pixels))[1]
     with pytest.raises(UsageError, match="attention: 11 rows, and their places are not told"):
         look_at_image(lost, to_pixels(image), image, "t", "")
-
-
-class Product:
-    """A model in use, as `regard.load` gives one."""
-
-    verbs = ("classify", "embed")
-
-    def __init__(self, verbs=("classify", "embed")):
-        self.model, self.device, self.verbs = spread(MiniViT()), torch.device("cpu"), verbs
-
-    def images(self, paths):
-        self.read = [str(path) for path in paths]
-        return self
-
-    def batch(self, indices):
-        return torch.from_numpy(a_picture()).permute(2, 0, 1)[None].repeat(len(indices), 1, 1, 1)
-
-    def pixels(self, images_BCYX):
-        assert images_BCYX.dtype == torch.uint8
-        return images_BCYX.float() / 255 - 0.5
-
-    def classify(self, images):
-        assert images is self
-        return [type("Label", (), {"label": "disc"})]
 
 
 def test_a_loaded_model_looks_at_an_image_file(tmp_path):
