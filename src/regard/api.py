@@ -177,7 +177,7 @@ def look(
 
     Args:
         model: A loaded model, or its path.
-        text: Input.
+        text: Input; for an image encoder an image file.
         target: Of a translator or a language model: an output to look at; None lets it write one.
         language: Of the text, for an encoder that is told it.
 

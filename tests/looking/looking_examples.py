@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from regard.looking import AttentionMap, ByLength, Curve, Maps, Report, Sample, Score, Table
+from regard.looking import AttentionMap, ByLength, Curve, Figure, Maps, Picture, Places, Report, Sample, Score, Table
+from regard.looking.png import png
 
 
 def some_weights(num_heads: int, num_queries: int, num_keys: int) -> np.ndarray:
@@ -23,6 +24,29 @@ def some_maps(word: str = "x") -> Maps:
     return Maps(word, word, word, tuple(maps), {word: word})
 
 
+def a_png(height: int = 8, width: int = 12, channels: int = 3) -> bytes:
+    """Every pixel another colour."""
+    count = height * width * channels
+    return png((np.arange(count) * 7919 % 256).astype(np.uint8).reshape(height, width, channels))
+
+
+def some_pictures(word: str = "x") -> Maps:
+    """Every kind of map that has a picture: one grid, windows, words to places, places to words; `word` everywhere."""
+    seen = Places(0, (2, 3), (word,))
+    windows = Places(0, (2, 4), windows=((0, 1, 4, 5), (2, 3, 6, -1)))
+    words, other = (word, f"c{word}", "d"), Places(1, (3, 2))
+    maps = [
+        AttentionMap(f"0.look.{word}", "self", seen, seen, some_weights(2, 7, 7)),
+        AttentionMap(f"1.look.{word}", "self", seen, seen, some_weights(3, 7, 7)[::-1]),
+        AttentionMap(f"0.part.{word}", "self", windows, windows, some_weights(2, 8, 4)),
+        AttentionMap(f"0.say.{word}", "cross", words, other, some_weights(1, 3, 6)),
+        AttentionMap(f"0.hear.{word}", "cross", other, words, some_weights(2, 6, 3)),
+        AttentionMap(f"0.text.{word}", "self", words, words, some_weights(2, 3, 3)),
+    ]
+    pictures = (Picture(word, a_png()), Picture(f"{word}.png", a_png(9, 6, 1)))
+    return Maps(word, word, word, tuple(maps), {word: word}, pictures)
+
+
 def some_report(word: str = "x") -> Report:
     """Everything a report can hold, with `word` in every place."""
     scores = [Score(word, 3.0, word, word, word, "lower"), Score(f"{word}2", 0.5, "", "", word)]
@@ -38,8 +62,13 @@ def some_report(word: str = "x") -> Report:
         baselines=[Score(word, 4.0, word, word, f"other {word}", "lower")],
         tables=[Table(word, word, [word, f"{word} 2"], [[word, "1.5"], [word, ""]])],
         by_length=[ByLength(word, [word, f"{word} long"], [3, 4], {word: [1.0, 2.0], f"other {word}": [1.5, None]})],
-        samples=[Sample(word, word, word, "right"), Sample(word, word, word, "wrong"), Sample(word, word, word)],
-        maps=[some_maps(word)],
+        samples=[
+            Sample(word, word, word, "right", a_png()),
+            Sample(word, word, word, "wrong"),
+            Sample(word, word, word),
+        ],
+        figures=[Figure(word, word, a_png(), word), Figure(f"{word}2", "", a_png(300, 500, 1))],
+        maps=[some_maps(word), some_pictures(word)],
         notes=[word],
         lead=word,
         data={word: word},

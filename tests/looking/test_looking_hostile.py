@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 
 import pytest
-from looking_examples import some_maps, some_report
+from looking_examples import some_maps, some_pictures, some_report
 
 from regard.looking import look_page, report_page
 from regard.looking.heat import heat_map
@@ -67,7 +67,7 @@ PAYLOADS = [
     "\uff1cscript\uff1ealert(1)\uff1c/script\uff1e",
 ]
 PLAIN = "x"
-VOID = {"meta", "link"}
+VOID = {"meta", "link", "img", "input"}
 
 
 class Structure(HTMLParser):
@@ -112,7 +112,9 @@ class Structure(HTMLParser):
 
 @pytest.mark.parametrize("payload", PAYLOADS)
 @pytest.mark.parametrize(
-    "draw", [lambda p: look_page(some_maps(p)), lambda p: report_page(some_report(p))], ids=["look", "report"]
+    "draw",
+    [lambda p: look_page(some_maps(p)), lambda p: look_page(some_pictures(p)), lambda p: report_page(some_report(p))],
+    ids=["look", "picture", "report"],
 )
 def test_a_page_has_the_same_elements_whatever_its_text_says(draw, payload):
     page = draw(payload)
@@ -159,6 +161,12 @@ def test_data_in_the_page_cannot_end_its_element(payload):
     store = page.split('<script type="application/json" id="maps">')[1].split("</script>")[0]
     assert not set(store) & set("<>&\u2028\u2029")
     assert json.loads(store)["groups"][0]["queries"][0] == token_label(payload)
+    page = look_page(some_pictures(payload))
+    store = page.split('<script type="application/json" id="maps">')[1].split("</script>")[0]
+    assert not set(store) & set("<>&\u2028\u2029")
+    assert token_label(payload, 40) in [
+        one["q"]["tokens"][0] for one in json.loads(store)["weights"] if one["q"]["tokens"]
+    ]
 
 
 def test_every_page_carries_the_policy_before_anything_it_could_load():
@@ -171,11 +179,18 @@ def test_every_page_carries_the_policy_before_anything_it_could_load():
 @pytest.mark.slow
 def test_a_browser_does_nothing_that_a_text_asks_for(watched, tmp_path):
     for i, payload in enumerate(PAYLOADS):
-        for name, thing in (("look", some_maps(payload)), ("report", some_report(payload))):
+        things = {"look": some_maps(payload), "picture": some_pictures(payload), "report": some_report(payload)}
+        for name, thing in things.items():
             path = tmp_path / f"{name}{i}.html"
             thing.save(path)
             watched.open(path)
             watched.check_quiet(path)
+            if name == "picture":  # the chip of a token that is a stranger's too
+                watched.page.locator('.tile[aria-label^="self-attention, head 0, 0.look"]').click()
+                watched.page.locator(".map:not([hidden]) .chip.asks").click()
+                shown = watched.page.locator(".map:not([hidden]) .chip.asks bdi").text_content()
+                assert shown == token_label(payload, 40), payload
+                watched.check_quiet(path)
             if name == "look":  # the script puts titles and tokens in place too
                 watched.page.locator(".tile").nth(1).click()
                 watched.page.locator(".shown .map:not([hidden]) .w").first.hover()

@@ -134,7 +134,7 @@ def test_json_says_its_numbers_shortly():
     [
         ("", "not JSON"),
         ("[" * 200_000, "not JSON"),
-        ("[]", "not regard-maps-1"),
+        ("[]", "not regard-maps-2"),
         ('{"format": "regard-maps-1"}', "'details' is missing"),
         ('{"format": "regard-maps-1", "details": {"a": 1}}', "other than text"),
         ('{"format": "regard-maps-1", "details": {}, "maps": [3]}', "a map is no object"),

@@ -13,7 +13,7 @@ from regard.errors import UsageError
 
 def look(
     model: Model,
-    text: Annotated[str, Parameter(help="The input to look at.", allow_leading_hyphen=True)],
+    text: Annotated[str, Parameter(help="The input to look at: a text, or an image file.", allow_leading_hyphen=True)],
     *,
     out: Annotated[Path, Parameter(name=("--out", "-o"), help="The page (.html), or the weights (.json).")],
     target: Annotated[str | None, Parameter(help="An output to look at; left out, the model writes one.")] = None,

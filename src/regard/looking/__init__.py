@@ -2,31 +2,40 @@
 
 =============== =======================================================================
 maps            AttentionMap and Maps: the weights, with their tokens
-rollout         attention followed through the layers
+places          the same over a picture: a grid, windows
+rollout         attention followed through the layers; a row of weights laid over a picture
 report          what a training report tells
-page            look_page and report_page: one file each, which loads nothing
-heat            the matrix of an alignment, the thumbnail of a head
+look_page       the page of maps; report_page: that of a run; page: what both have
+heat, overlay   the matrix of an alignment, the thumbnail of a head; shades over a picture
 svg             learning curves, bars
 scale, text     positions and ticks; strangers' text made safe
+png             pictures written
+seeing          maps of an image encoder; reading, seq2seq: of what reads texts
 =============== =======================================================================
 """
 
+from regard.looking.look_page import look_page
 from regard.looking.maps import AttentionMap, Link, Maps
-from regard.looking.page import look_page, report_page
-from regard.looking.report import ByLength, Curve, Report, Sample, Score, Table
-from regard.looking.rollout import rollout
+from regard.looking.places import Picture, Places
+from regard.looking.report import ByLength, Curve, Figure, Report, Sample, Score, Table
+from regard.looking.report_page import report_page
+from regard.looking.rollout import over_picture, rollout
 
 __all__ = [
     "AttentionMap",
     "ByLength",
     "Curve",
+    "Figure",
     "Link",
     "Maps",
+    "Picture",
+    "Places",
     "Report",
     "Sample",
     "Score",
     "Table",
     "look_page",
+    "over_picture",
     "report_page",
     "rollout",
 ]

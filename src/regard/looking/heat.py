@@ -3,16 +3,14 @@
 One scale serves every picture, so shades can be compared across heads, layers and pages.
 """
 
-import base64
 import math
-import struct
-import zlib
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from regard.errors import DataError, UsageError
+from regard.looking.png import address, png
 from regard.looking.svg import px
 from regard.looking.text import escape, text_width, token_label, weight_text
 
@@ -41,6 +39,7 @@ def heat_map(
 
     Args:
         weights_TS: Weights, 0 to 1.
+        power: What opacity they are raised to; 1 for shades over a picture.
         query_tokens: The T tokens that attend.
         key_tokens: The S tokens that are attended to.
         label: What it shows, for those who hear the page.
@@ -110,8 +109,11 @@ def _cell_size(num_tokens: int) -> tuple[int, float]:
     return 14, 11
 
 
-def scale_legend() -> str:
+def scale_legend(*, hidden: bool = False) -> str:
     """Draw what the shades of a heat map mean.
+
+    Args:
+        hidden: Something without such shades is shown first.
 
     Returns:
         An svg element.
@@ -121,30 +123,21 @@ def scale_legend() -> str:
         parts.append(f'<rect class="ground" x="{i * 44}" y="0" width="44" height="10"/>')
         parts.append(f'<rect class="w" x="{i * 44}" y="0" width="44" height="10" fill-opacity="{shade(weight):.3f}"/>')
         parts.append(f'<text class="tick" x="{i * 44 + 22}" y="24" text-anchor="middle">{weight:g}</text>')
-    head = 'class="chart scale" viewBox="0 0 220 28" width="220" height="28" role="img"'
+    head = 'class="chart scale" viewBox="0 0 220 28" width="220" height="28" role="img"' + (" hidden" if hidden else "")
     return f'<svg {head} aria-label="shades of weights from 0 to 1">{"".join(parts)}</svg>'
 
 
-def mask_image(weights_TS: npt.NDArray[np.float32]) -> str:
+def mask_image(weights_TS: npt.NDArray[np.floating], power: float = _POWER) -> str:
     """Draw weights as a small picture whose opacity is their shade; the page gives it its colour.
 
     Args:
-        weights_TS: npt.NDArray[np.float32], 0 to 1.
+        weights_TS: Weights, 0 to 1.
+        power: What opacity they are raised to; 1 for shades over a picture.
 
     Returns:
         A PNG (grey with alpha) as a data address.
     """
-    alpha = np.rint(255 * np.clip(weights_TS, 0, 1) ** _POWER).astype(np.uint8)
+    alpha = np.rint(255 * np.clip(weights_TS, 0, 1) ** power).astype(np.uint8)
     zoom = -(-_THUMB_PX // max(alpha.shape))
     alpha = alpha.repeat(zoom, 0).repeat(zoom, 1)
-    height, width = alpha.shape
-    rows = np.zeros(
-        (height, 1 + 2 * width), dtype=np.uint8
-    )  # each row: filter 0, then grey 0 and alpha, pixel by pixel
-    rows[:, 2::2] = alpha
-    header = struct.pack(">IIBBBBB", width, height, 8, 4, 0, 0, 0)
-    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes(), 9)), (b"IEND", b"")]
-    png = b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
-    )
-    return f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}"
+    return address(png(np.stack([np.zeros_like(alpha), alpha], -1)))

@@ -4,15 +4,17 @@
     maps.weights("decoder.layers.5.cross_attn", head=3)
     maps.save("look.html")            the same with pictures; look.json with every number
 
+A side of a map is a text's tokens or the places of a picture (`regard.looking.places`).
+
 Legend: T queries, S keys, H heads.
 """
 
 from __future__ import annotations
 
+import base64
 import html
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -22,11 +24,13 @@ import numpy.typing as npt
 
 from regard.errors import DataError, FormatError, UsageError
 from regard.files import write_aside
+from regard.looking.places import Picture, Places, check_pictures, read_places
 from regard.looking.text import visible
 
+Side = tuple[str, ...] | Places
 Weights = npt.NDArray[np.float32]
 SUM_TOLERANCE = 1e-3  # bfloat16 rows miss 1 by up to about that much
-_FORMAT = "regard-maps-1"
+_FORMAT, _TEXT_FORMAT = "regard-maps-2", "regard-maps-1"  # the latter knew no pictures
 Kind = TypeVar("Kind")
 
 
@@ -37,8 +41,8 @@ class AttentionMap:
     Args:
         layer: The layer's name in the model.
         kind: "self" where queries and keys are the same tokens, else "cross".
-        query_tokens: The T tokens that attend.
-        key_tokens: The S tokens that are attended to.
+        queries: The T tokens that attend, or the places.
+        keys: The S tokens that are attended to, or the places; S is the rows of one window.
         weights_HTS: Weights from 0 to 1, kept as float32. A row sums to 1, or to 0 where the query attends to nothing.
 
     Raises:
@@ -47,21 +51,26 @@ class AttentionMap:
 
     layer: str
     kind: Literal["self", "cross"]
-    query_tokens: tuple[str, ...]
-    key_tokens: tuple[str, ...]
+    queries: Side
+    keys: Side
     weights_HTS: Weights
 
     def __post_init__(self) -> None:
         """Check every number once, so that nothing that draws has to."""
-        object.__setattr__(self, "query_tokens", tuple(self.query_tokens))
-        object.__setattr__(self, "key_tokens", tuple(self.key_tokens))
+        for side in ("queries", "keys"):
+            given = getattr(self, side)
+            object.__setattr__(self, side, given if isinstance(given, Places) else tuple(given))
         where = f"attention map {visible(self.layer)!r}"
         if self.kind not in ("self", "cross"):
             raise DataError(f"kind is {self.kind!r}", where=where, mend="it is 'self' or 'cross'")
         if not all(isinstance(token, str) for token in (*self.query_tokens, *self.key_tokens)):
             raise DataError("a token is not a string", where=where)
-        if self.kind == "self" and self.query_tokens != self.key_tokens:
+        if self.kind == "self" and self.queries != self.keys:
             raise DataError("self-attention with other keys than queries", where=where, mend="its kind is 'cross'")
+        if isinstance(self.keys, Places) and self.keys.num_windows > 1:
+            windows = self.queries.num_windows if isinstance(self.queries, Places) else 1
+            if windows != self.keys.num_windows:
+                raise DataError(f"{windows} windows attend to {self.keys.num_windows}", where=where)
         try:
             weights = np.asarray(self.weights_HTS, dtype=np.float64)
         except (TypeError, ValueError, OverflowError) as error:
@@ -91,6 +100,26 @@ class AttentionMap:
         kept.setflags(write=False)
         object.__setattr__(self, "weights_HTS", kept)
 
+    @property
+    def query_tokens(self) -> tuple[str, ...]:
+        """The name of each query."""
+        return self.queries.names() if isinstance(self.queries, Places) else self.queries
+
+    @property
+    def key_tokens(self) -> tuple[str, ...]:
+        """The name of each key; of several windows, the first one's."""
+        if not isinstance(self.keys, Places):
+            return self.keys
+        return self.keys.names()[: len(self.keys.before) + self.keys.rows_GW.shape[1]]
+
+    def key_name(self, query: int, key: int) -> str:
+        """Name a key as one query sees it: each window has keys of its own."""
+        if not isinstance(self.keys, Places) or self.keys.num_windows == 1:
+            return self.key_tokens[key]
+        rows_GW = self.keys.rows_GW
+        window = query * len(rows_GW) // len(self.query_tokens)
+        return self.keys.name(int(rows_GW[window, key]))
+
     def mean(self) -> AttentionMap:
         """Average over the heads; for each query, over those that attend to anything.
 
@@ -100,7 +129,7 @@ class AttentionMap:
         weights_HTS = self.weights_HTS.astype(np.float64)
         attending_T1 = (weights_HTS.sum(-1) > 0.5).sum(0)[:, None]
         mean = (weights_HTS.sum(0) / np.maximum(attending_T1, 1)).astype(np.float32)[None]
-        return AttentionMap(self.layer, self.kind, self.query_tokens, self.key_tokens, mean)
+        return AttentionMap(self.layer, self.kind, self.queries, self.keys, mean)
 
 
 @dataclass(frozen=True)
@@ -132,9 +161,10 @@ class Maps:
         output: What the model wrote; empty where it writes nothing.
         maps: The layers, in the order of the forward pass; each name once.
         details: Anything worth a line below the picture: model, score, device.
+        pictures: The pictures that places are on.
 
     Raises:
-        DataError: No map at all, or a layer twice.
+        DataError: No map at all, a layer twice, or a picture too few.
     """
 
     title: str
@@ -142,16 +172,22 @@ class Maps:
     output: str
     maps: tuple[AttentionMap, ...]
     details: dict[str, str] = field(default_factory=dict)
+    pictures: tuple[Picture, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check that layers can be told apart."""
+        """Check that layers can be told apart and pictures be found."""
         object.__setattr__(self, "maps", tuple(self.maps))
+        object.__setattr__(self, "pictures", tuple(self.pictures))
         if not self.maps:
             raise DataError("no attention map", where="maps", mend="record at least one layer")
         names = [one.layer for one in self.maps]
         for name in names:
             if names.count(name) > 1:
                 raise DataError(f"layer {visible(name)!r} is there twice", where="maps", mend="name each call of it")
+        for one in self.maps:
+            for side in (one.queries, one.keys):
+                if isinstance(side, Places):
+                    check_pictures(self.pictures, side, one.layer)
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -227,7 +263,7 @@ class Maps:
         weights_TS = one.weights_HTS[0]
         order_TS = np.argsort(-weights_TS, axis=1, kind="stable")[:, :k]
         return [
-            [Link(t, query, int(s), one.key_tokens[s], float(weights_TS[t, s])) for s in order_TS[t]]
+            [Link(t, query, int(s), one.key_name(t, int(s)), float(weights_TS[t, s])) for s in order_TS[t]]
             for t, query in enumerate(one.query_tokens)
         ]
 
@@ -249,18 +285,19 @@ class Maps:
             {
                 "layer": one.layer,
                 "kind": one.kind,
-                "query_tokens": one.query_tokens,
-                "key_tokens": one.key_tokens,
+                "queries": one.queries.to_json() if isinstance(one.queries, Places) else one.queries,
+                "keys": one.keys.to_json() if isinstance(one.keys, Places) else one.keys,
                 "weights": [[[float(str(w)) for w in row] for row in head] for head in one.weights_HTS],
             }
             for one in self.maps
         ]
         fields = {"title": self.title, "source": self.source, "output": self.output, "details": self.details}
-        return json.dumps({"format": _FORMAT, **fields, "maps": maps}, allow_nan=False)
+        pictures = [{"name": one.name, "png": base64.b64encode(one.png).decode("ascii")} for one in self.pictures]
+        return json.dumps({"format": _FORMAT, **fields, "maps": maps, "pictures": pictures}, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Maps:
-        """Read what `to_json` wrote.
+        """Read what `to_json` wrote, now or before there were pictures.
 
         Args:
             text: JSON.
@@ -276,13 +313,15 @@ class Maps:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise FormatError("not JSON", where="maps", mend="give a file that save('….json') wrote") from error
-        if not isinstance(data, dict) or data.get("format") != _FORMAT:
+        if not isinstance(data, dict) or data.get("format") not in (_FORMAT, _TEXT_FORMAT):
             raise FormatError(f"not {_FORMAT}", where="maps", mend="give a file that save('….json') wrote")
         details = _read(data, "details", dict)
         if not all(isinstance(value, str) for value in details.values()):
             raise FormatError("'details' holds something other than text", where="maps")
         maps = tuple(_read_map(one) for one in _read(data, "maps", list))
-        return cls(_read(data, "title", str), _read(data, "source", str), _read(data, "output", str), maps, details)
+        title, source, output = (_read(data, key, str) for key in ("title", "source", "output"))
+        pictures = () if data["format"] == _TEXT_FORMAT else tuple(map(_read_picture, _read(data, "pictures", list)))
+        return cls(title, source, output, maps, details, pictures)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a page (.html) or the numbers (.json), whole or not at all.
@@ -306,7 +345,7 @@ class Maps:
         return f'<iframe sandbox="allow-scripts" title="attention maps" style="{style}" srcdoc="{page}"></iframe>'
 
     def _page(self) -> str:
-        from regard.looking.page import look_page  # the page draws maps: importing it above would be a circle
+        from regard.looking.look_page import look_page  # the page draws maps: importing it above would be a circle
 
         return look_page(self)
 
@@ -333,10 +372,26 @@ def _read_map(data: object) -> AttentionMap:
     kind = _read(data, "kind", str)
     if kind not in ("self", "cross"):
         raise FormatError(f"kind is {visible(kind)!r}", where="maps", mend="it is 'self' or 'cross'")
-    tokens: list[Sequence[str]] = [_read(data, "query_tokens", list), _read(data, "key_tokens", list)]
+    queries, keys = (_read_side(data, new, old) for new, old in (("queries", "query_tokens"), ("keys", "key_tokens")))
     try:
         weights = np.asarray(_read(data, "weights", list), dtype=np.float32)
     except (TypeError, ValueError, OverflowError) as error:
         raise FormatError("'weights' is no array of numbers", where="maps") from error
     checked: Literal["self", "cross"] = "self" if kind == "self" else "cross"
-    return AttentionMap(_read(data, "layer", str), checked, tuple(tokens[0]), tuple(tokens[1]), weights)
+    return AttentionMap(_read(data, "layer", str), checked, queries, keys, weights)
+
+
+def _read_side(data: dict[str, object], key: str, old: str) -> Side:
+    if isinstance(data.get(key), dict):
+        return read_places(_read(data, key, dict))
+    return tuple(_read(data, old if old in data else key, list))
+
+
+def _read_picture(data: object) -> Picture:
+    if not isinstance(data, dict):
+        raise FormatError("a picture is no object", where="maps")
+    try:
+        png = base64.b64decode(_read(data, "png", str), validate=True)
+    except ValueError as error:
+        raise FormatError("'png' is not base64", where="maps") from error
+    return Picture(_read(data, "name", str), png)

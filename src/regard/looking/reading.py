@@ -1,4 +1,4 @@
-"""Attention maps of whatever attends: translators, language models, and encoders that label, tag or embed."""
+"""Attention maps of whatever attends: translators, language models, encoders of texts and of images."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import torch
 
 from regard.attention import Segments, record
 from regard.errors import ContextError, UsageError
-from regard.looking import seq2seq
+from regard.looking import seeing, seq2seq
 from regard.looking.maps import AttentionMap, Maps
 from regard.models.bert import Bert
+from regard.models.interface import ImageEncoder
 from regard.tasks.embedder import Embedder
 from regard.tasks.filler import Filler
 from regard.tasks.generator import Generator
@@ -52,11 +53,11 @@ def look(
 
     Every layer's self-attention is recorded in one pass over the text; of a language model over the text and what it
     goes on with, each token attending to itself and those before it. Translators: see
-    :func:`regard.looking.seq2seq.look`.
+    :func:`regard.looking.seq2seq.look`; image encoders: :func:`regard.looking.seeing.look`.
 
     Args:
         product: A loaded model.
-        text: Input.
+        text: Input; for an image encoder an image file.
         target: Of a translator or a language model: an output to look at; None lets it write one.
         layers: Names or patterns of layers; None for all.
         language: Of the text, for an encoder that is told it.
@@ -70,10 +71,12 @@ def look(
     """
     if isinstance(product, Translator):
         return seq2seq.look(product, text, target, layers)
-    if not text.strip():
-        raise UsageError("an empty text", where="look", mend="give some words")
     if target is not None and not isinstance(product, Generator):
         raise UsageError("an output for a model that writes none", where="look", mend="leave it out")
+    if isinstance(product.model, ImageEncoder):
+        return seeing.look(product, text, layers)
+    if not text.strip():
+        raise UsageError("an empty text", where="look", mend="give some words")
     read = _written(product, text, target) if isinstance(product, Generator) else _encoded(product, text, language)
     if len(read.tokens) > product.max_tokens:
         what = f"the text has {len(read.tokens)} tokens; the model's context is {product.max_tokens}"

@@ -12,6 +12,7 @@ from typing import Literal
 from regard.errors import DataError
 from regard.files import write_aside
 from regard.looking.maps import Maps
+from regard.looking.png import png_size
 from regard.looking.text import visible
 
 Setting = None | bool | int | float | str | Sequence["Setting"] | Mapping[str, "Setting"]
@@ -107,6 +108,30 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Figure:
+    """A picture that a task has made: samples, views, reconstructions.
+
+    Args:
+        title: What it shows.
+        about: A sentence on it, and what its rows and columns are; empty for none.
+        png: The picture.
+        alt: The same in words for those who do not see it; empty for the title.
+
+    Raises:
+        FormatError: Not PNG.
+    """
+
+    title: str
+    about: str
+    png: bytes
+    alt: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no picture."""
+        png_size(self.png)
+
+
+@dataclass(frozen=True)
 class Sample:
     """One example of the test set.
 
@@ -115,12 +140,22 @@ class Sample:
         reference: What it should be.
         output: What the model wrote.
         mark: Right, wrong, or empty where there is no such thing.
+        picture: The input as PNG where it is an image; None for a text.
+
+    Raises:
+        FormatError: The picture is not PNG.
     """
 
     source: str
     reference: str
     output: str
     mark: Literal["right", "wrong", ""] = ""
+    picture: bytes | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is no picture."""
+        if self.picture is not None:
+            png_size(self.picture)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,6 +174,7 @@ class Report:
         baselines: What others reached.
         tables: Further figures.
         by_length: Scores by source length.
+        figures: Pictures that the task has made.
         samples: Examples of the test set, chosen by their position.
         maps: Attention pictures of samples.
         notes: Anything else, a sentence each.
@@ -157,6 +193,7 @@ class Report:
     baselines: Sequence[Score]
     tables: Sequence[Table] = ()
     by_length: Sequence[ByLength] = ()
+    figures: Sequence[Figure] = ()
     samples: Sequence[Sample] = ()
     maps: Sequence[Maps] = ()
     notes: Sequence[str] = ()
@@ -175,7 +212,9 @@ class Report:
         write_aside(Path(path), self._page())
 
     def _page(self) -> str:
-        from regard.looking.page import report_page  # the page shows reports: importing it above would be a circle
+        from regard.looking.report_page import (
+            report_page,
+        )  # the page shows reports: importing it above would be a circle
 
         return report_page(self)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self, get_args
 
@@ -346,6 +347,19 @@ class ImageEncoder(nn.Module, ABC):
             Parameters and persistent buffers by name.
         """
         return self.state_dict()
+
+    def places(self, layer: str, size: tuple[int, int]) -> tuple[tuple[int, int], Sequence[Sequence[int]]] | None:
+        """Say where the rows of a layer that attends in windows stand.
+
+        Args:
+            layer: The name of the module that attends.
+            size: Height and width of an image in pixels.
+
+        Returns:
+            The layer's grid, height and width in tokens, and for each window of one image, in the order of the layer's
+            segments, the place of each row in it (row by row from 0; -1 for none). None where a layer attends to all.
+        """
+        return None
 
     def classify(self, pixels_BCYX: Tensor) -> Tensor:
         """Score the classes of images.

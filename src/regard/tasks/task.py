@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol, Self
@@ -83,6 +83,7 @@ class Evaluated:
         references: Acceptable outputs of each.
         outputs: The outputs.
         others: The same of further test sets, by their names.
+        images: The first inputs where they are images, as many as a report may show: uint8 images_CYX.
     """
 
     measures: dict[str, Measure]
@@ -90,6 +91,7 @@ class Evaluated:
     references: list[list[str]]
     outputs: list[str]
     others: Mapping[str, Evaluated] = field(default_factory=dict)
+    images: Sequence[Tensor] = ()
 
 
 class Product(Protocol):

@@ -6,16 +6,20 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from regard.errors import ContextError, UsageError
-from regard.looking import ByLength, Curve, Maps, Report, Sample, Score, Table, report_page
+from regard.looking import ByLength, Curve, Figure, Maps, Report, Sample, Score, Table, report_page
+from regard.looking.png import png
 from regard.looking.reading import look
+from regard.looking.seeing import look_at
 from regard.looking.seq2seq import can_look
 from regard.metrics.measure import Measure
 from regard.metrics.measure import metric as read_as
 from regard.metrics.strings import measure
+from regard.models.interface import ImageEncoder
 from regard.tasks.generator import Generator
 from regard.tasks.task import Evaluated, Product, Task
 from regard.training.loop import Standing
@@ -58,6 +62,7 @@ def page(
     standing: Standing,
     averaged: list[int],
     facts: Facts,
+    figures: Sequence[tuple[str, str, bytes]] = (),
 ) -> str:
     """Write report.html.
 
@@ -71,13 +76,14 @@ def page(
         standing: Where training ended.
         averaged: Steps whose weights the final model is the mean of.
         facts: All else.
+        figures: Pictures that the task has made: title, sentence, PNG.
 
     Returns:
         The page.
     """
     first = task.monitor
     order = sorted(evaluated.measures, key=lambda name: name != first)
-    maps = _maps(product, evaluated.sources[:NUM_MAPS])
+    maps = _maps(product, evaluated)
     data = {"size": facts.counts, **{f"note {i}": note for i, note in enumerate(facts.data_notes, 1)}}
     how = f"The final model is the mean of the weights after steps {', '.join(map(str, averaged))}."
     return report_page(
@@ -96,6 +102,7 @@ def page(
             ],
             tables=_other_tests(evaluated, others, order),
             by_length=_by_length(task, evaluated, first),
+            figures=[Figure(title, about, data) for title, about, data in figures],
             samples=_samples(evaluated, first),
             maps=maps,
             notes=[how, f"Training took {standing.step:,} steps over {standing.tokens:,} real tokens."],
@@ -104,13 +111,16 @@ def page(
     )
 
 
-def _maps(product: Product, sources: Sequence[str]) -> list[Maps]:
+def _maps(product: Any, evaluated: Evaluated) -> list[Maps]:
     """Look at some inputs; an output that a poor model wrote beyond the context cannot be read again: left out."""
     found: list[Maps] = []
     # What a language model writes is longer than a picture.
     if isinstance(product, Generator) or not can_look(product):
         return found
-    for source in sources:
+    if isinstance(product.model, ImageEncoder):
+        shown = zip(evaluated.images[:NUM_MAPS], evaluated.sources, evaluated.outputs, strict=False)
+        return [look_at(product, image_CYX, source, output) for image_CYX, source, output in shown]
+    for source in evaluated.sources[:NUM_MAPS]:
         with suppress(ContextError, UsageError):  # of which language an input is, only the task knows
             found.append(look(product, source))
     return found
@@ -204,14 +214,15 @@ def by_length(evaluated: Evaluated, edges: tuple[int, ...]) -> list[tuple[str, i
 def _samples(evaluated: Evaluated, metric: str) -> list[Sample]:
     """Show the first inputs of the test part, right or wrong."""
     samples = []
-    for source, references, output in zip(
+    pictures = [png(image_CYX.permute(1, 2, 0).cpu().numpy()) for image_CYX in evaluated.images[:NUM_SAMPLES]]
+    for source, references, output, picture in zip_longest(
         evaluated.sources[:NUM_SAMPLES],
         evaluated.references[:NUM_SAMPLES],
         evaluated.outputs[:NUM_SAMPLES],
-        strict=True,
+        pictures,
     ):
         mark = ("right" if output in references else "wrong") if read_as(metric).is_fraction else ""
-        samples.append(Sample(source, " / ".join(references), output, mark))
+        samples.append(Sample(source, " / ".join(references), output, mark, picture))
     return samples
 
 
