@@ -260,7 +260,7 @@ def test_data_list_names_sets_and_licences(cli: Cli) -> None:
 
     rows = [json.loads(line) for line in cli(["data", "list", "--json"]).stdout.splitlines()]
     assert {row["name"] for row in rows} == {*ENTRIES} >= {"cmudict"}
-    assert all(row["licence"] and row.get("pairs", row.get("texts", 0)) > 0 for row in rows)
+    assert all(row["licence"] and max(row.get(unit, 0) for unit in ("pairs", "texts", "images")) > 0 for row in rows)
     lines = cli(["data", "list"]).stdout.splitlines()
     assert len(lines) == len(rows)
 

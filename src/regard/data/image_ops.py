@@ -178,7 +178,8 @@ def autocontrast(images_BCYX: Tensor) -> Tensor:
     """
     planes = images_BCYX.flatten(2)
     low_BC1, high_BC1 = planes.amin(2)[..., None].double(), planes.amax(2)[..., None].double()
-    scale_BC1 = (LEVELS - 1) / (high_BC1 - low_BC1).clamp(min=1)
+    # A number divided by a tensor would be multiplied by its inverse, which is another number now and then.
+    scale_BC1 = torch.full_like(low_BC1, LEVELS - 1) / (high_BC1 - low_BC1).clamp(min=1)
     levels = torch.arange(LEVELS, dtype=torch.float64)
     table_BCV = torch.where(high_BC1 > low_BC1, levels * scale_BC1 - low_BC1 * scale_BC1, levels)
     return look_up(images_BCYX, _bytes(table_BCV))

@@ -190,7 +190,7 @@ def read_emoji(files: list[Path]) -> ImageSet:
                 f'viewBox="0 0 {columns} {rows}">{icon["body"]}</svg>'
             )
             png = resvg_py.svg_to_bytes(svg_string=svg, background="white", skip_system_fonts=True)
-            images.append(decode(bytes(png), f"{style}, {sign['label']}"))
+            images.append(decode(png, f"{style}, {sign['label']}"))
             labels.append(classes.index(_EMOJI_CLASSES[sign["group"]]))
             beside["names"].append(sign["label"])
             beside["styles"].append(style)

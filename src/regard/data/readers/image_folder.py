@@ -87,7 +87,7 @@ def read_files(
             return file.read()
 
     shapes = list(in_threads(measure, names))
-    return EncodedPictures(read, [shown(name) for name in names], shapes, labels, classes)
+    return EncodedPictures(read, [shown(name) for name in names], shapes, labels, classes, shown(root))
 
 
 def _walk(root: str, inside: str) -> Iterator[str]:

@@ -39,9 +39,9 @@ _OPENERS: tuple[tuple[bytes, Callable[[IO[bytes]], ImageFile]], ...] = (
 _SNIFFED_BYTES = 1024
 _ORIENTATION = 0x0112
 _SIDEWAYS = 5  # orientations from here on swap rows and columns
-_GREY_MODES = frozenset(("1", "L", "LA", "La", "I;16", "I;16B", "I;16L", "I;16N"))
+_DEEP_MODES = frozenset(("I", "I;16", "I;16B", "I;16L", "I;16N"))
+_GREY_MODES = _DEEP_MODES | {"1", "L", "LA", "La"}
 _COLOUR_MODES = frozenset(("P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV"))
-_DEEP_MODES = frozenset(("I;16", "I;16B", "I;16L", "I;16N"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,8 @@ def _open(file: IO[bytes], where: str, caps: Caps) -> ImageFile:
         raise DataError(
             "the picture is animated", where=where, mend="save the frame that you mean as a file of its own"
         )
-    if image.mode not in _GREY_MODES | _COLOUR_MODES:
+    is_32_bits = image.mode == "I" and not isinstance(image, PpmImageFile)  # which has 16 bits at most
+    if is_32_bits or image.mode not in _GREY_MODES | _COLOUR_MODES:
         raise FormatError(f"pixels of the kind {image.mode}", where=where, mend="save it with 8 bits a channel")
     return image
 

@@ -1,5 +1,6 @@
 """What every reader of pictures gives: pictures by their number, from arrays or from encoded files."""
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -145,6 +146,7 @@ class EncodedPictures(Pictures):
         shapes: Rows, columns and planes of each, from its header.
         labels: As for :class:`Pictures`.
         classes: As for :class:`Pictures`.
+        root: The folder that the names are from, for errors.
     """
 
     def __init__(
@@ -154,9 +156,11 @@ class EncodedPictures(Pictures):
         shapes: Sequence[tuple[int, int, int]],
         labels: Sequence[str] = (),
         classes: Sequence[str] | None = None,
+        root: str = "",
     ) -> None:
         super().__init__(labels, classes)
-        self._read, self._wheres, self._shapes = read, wheres, np.array(shapes, dtype=np.int32)
+        self._read, self._wheres, self._root = read, wheres, root
+        self._shapes = np.array(shapes, dtype=np.int32)
 
     def __len__(self) -> int:
         return len(self._wheres)
@@ -166,7 +170,7 @@ class EncodedPictures(Pictures):
         return rows, columns, planes
 
     def pixels(self, index: int, least: tuple[int, int] | None = None) -> np.ndarray:
-        return decode(self._read(index), self._wheres[index], least=least)
+        return decode(self._read(index), os.path.join(self._root, self._wheres[index]), least=least)
 
     def stored(self, index: int) -> bytes:
         return self._read(index)
