@@ -144,7 +144,7 @@ def test_a_probe_leaves_the_encoder_as_it_was(trained: Path, tmp_path: Path) -> 
 
 def test_fine_tuning_at_another_size_and_other_classes(trained: Path, tmp_path: Path) -> None:
     images, labels = bars(200, 20, seed=3)
-    np.savez(tmp_path / "large.npz", images=images, labels=labels == 2)
+    np.savez(tmp_path / "large.npz", images=images, labels=(labels == 2).astype(int))
     settings = {**QUICK, "model": {"drop_path": 0.1}, "init": str(trained), "layer_decay": 0.75}
     regard.train("classify-images", data=tmp_path / "large.npz", out=tmp_path / "run", settings=settings, quiet=True)
     model = regard.load(tmp_path / "run")
@@ -182,9 +182,9 @@ def test_bad_data_is_named(tmp_path: Path) -> None:
 def test_an_encoder_of_other_channels_is_refused(trained: Path, tmp_path: Path) -> None:
     write_bars(tmp_path / "colour.npz", channels=3)
     data = ImageData(str(tmp_path / "colour.npz"))
-    task = ImageClassesTask.prepare(ImageClassesConfig(data, init=str(trained), model={}), 1, tmp_path, True)
+    config = ImageClassesConfig(data, init=str(trained), model={})
     with pytest.raises(ConfigError, match=r"reads 1 channels, the images have 3.*data.channels: 1"):
-        task.build()
+        ImageClassesTask.prepare(config, 1, tmp_path, True)
     replaced = replace(data, channels=1)
     task = ImageClassesTask.prepare(ImageClassesConfig(replaced, init=str(trained), model={}), 1, tmp_path, True)
     assert task.build().config.num_channels == 1

@@ -96,7 +96,7 @@ def whole() -> tuple[float, Tensor]:
     loss = nt_xent(model(x[0]), model(x[1]), 0.37).sum
     loss.backward()
     assert model.weight.grad is not None
-    return float(loss), model.weight.grad.flatten()
+    return float(loss.detach()), model.weight.grad.flatten()
 
 
 def test_two_processes_give_loss_and_gradient_of_one(tmp_path: Path) -> None:

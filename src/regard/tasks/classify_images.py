@@ -30,6 +30,7 @@ from regard.tasks.image_task import ImageTask
 from regard.tasks.labeller import Classes
 from regard.tasks.masking import chance
 from regard.tasks.probes import Neighbours, pixel_vectors
+from regard.tasks.probing import NUM_SHOWN
 from regard.tasks.task import Batch, Evaluated, Loss, check_counts, check_smoothing
 
 NUM_FIGURES = 32
@@ -262,7 +263,8 @@ def evaluate(product: ImageClassifier, images: Images) -> Evaluated:
     """
     predicted = product.goal.labels(product.outputs(images))
     names = [images.where(index) for index in range(len(images))]
-    return Evaluated(product.goal.measure(predicted, images.labels), names, [[one] for one in images.labels], predicted)
+    measures, shown = product.goal.measure(predicted, images.labels), range(min(NUM_SHOWN, len(images)))
+    return Evaluated(measures, names, [[one] for one in images.labels], predicted, images=list(images.batch(shown)))
 
 
 def mistakes(product: ImageClassifier, images: Images) -> list[tuple[str, str, bytes]]:

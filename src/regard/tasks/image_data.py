@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -92,7 +92,7 @@ def read_corpus(config: ImageData, seed: int, *, labelled: bool) -> ImageCorpus:
     Args:
         config: Where they are.
         seed: Of the split, and of which images a fraction keeps.
-        labelled: Each image has to have a label; False takes images with or without.
+        labelled: Each image has to have a label; False takes images without where there are none.
 
     Returns:
         The three parts, all of one size and number of channels.
@@ -101,6 +101,16 @@ def read_corpus(config: ImageData, seed: int, *, labelled: bool) -> ImageCorpus:
         ConfigError: Parts are given for data that have their own.
         DataError: A file is bad, or too few images to be split.
     """
+    if not labelled:
+        try:
+            return read_corpus(config, seed, labelled=True)
+        except DataError as error:  # what is wrong with the images themselves comes again
+            found = _read_corpus(config, seed, labelled=False)
+            return replace(found, notes=[*found.notes, f"Read without classes: {error.what}."])
+    return _read_corpus(config, seed, labelled=True)
+
+
+def _read_corpus(config: ImageData, seed: int, *, labelled: bool) -> ImageCorpus:
     size = (config.size[0], config.size[1]) if config.size else None
     channels = config.channels or None
     if config.train.startswith(CATALOGUE):

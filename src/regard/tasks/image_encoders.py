@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from regard.data.images import Images
@@ -35,6 +36,19 @@ def fresh(model: Mapping[str, Any], pixels: Pixels, num_classes: int, does: str)
     return build(model, "vit", given, ImageEncoder, does, "model")
 
 
+def model_folder(path: str | Path) -> Path:
+    """Find the folder with the model in a run's folder.
+
+    Args:
+        path: A run's folder, or the model's own.
+
+    Returns:
+        The model's folder.
+    """
+    source = on_disk(path)
+    return source / "model" if (source / "model" / "config.json").is_file() else source
+
+
 def read_encoder(init: str) -> tuple[ImageEncoder, Pixels]:
     """Read an image encoder, of a model that was trained for something else its part that sees.
 
@@ -47,8 +61,7 @@ def read_encoder(init: str) -> tuple[ImageEncoder, Pixels]:
     Raises:
         ConfigError: The folder holds no image encoder.
     """
-    source = on_disk(init)
-    folder = source / "model" if (source / "model" / "config.json").is_file() else source
+    folder = model_folder(init)
     path = folder / "config.json"
     kind = read_config(path, CONFIG_CAP_BYTES).get("model_type") if path.is_file() else None
     name, model = load_model(folder) if kind == MODEL_TYPE else read_folder(folder)[:2]
@@ -67,10 +80,16 @@ def starting(init: str, images: Images) -> tuple[ImageEncoder | None, Pixels]:
 
     Returns:
         The encoder, None for a fresh one; and the normalization, a trained encoder's own, at the size of the images.
+
+    Raises:
+        ConfigError: The images have another number of channels.
     """
     if not init:
         return None, Pixels.of(images)
     encoder, pixels = read_encoder(init)
+    if images.channels != len(pixels.mean):
+        what = f"the encoder reads {len(pixels.mean)} channels, the images have {images.channels}"
+        raise ConfigError(what, where=init, mend=f"set data.channels: {len(pixels.mean)}")
     return encoder, replace(pixels, size=images.size)
 
 
@@ -88,12 +107,9 @@ def refit(encoder: ImageEncoder, pixels: Pixels, num_classes: int, model: Mappin
         The encoder with a fresh head.
 
     Raises:
-        ConfigError: The images have another number of channels, or a setting is none.
+        ConfigError: A setting is none that can be changed.
         CheckpointError: A setting changes a shape.
     """
-    if len(pixels.mean) != encoder.config.num_channels:
-        what = f"the encoder reads {encoder.config.num_channels} channels, the images have {len(pixels.mean)}"
-        raise ConfigError(what, where=init, mend=f"set data.channels: {encoder.config.num_channels}")
     names = {item: value for item, value in model.items() if item != "family"}
     for name in names:
         if not hasattr(encoder.config, name) or name in ("image_size", "num_channels", "num_classes"):

@@ -21,6 +21,7 @@ from regard.tasks.task import Evaluated
 # Training images that probes are fit on, and neighbours of a validation are looked for among.
 PROBE_IMAGES, VALIDATION_IMAGES = 20_000, 5_000
 _NEIGHBOURS = 5
+NUM_SHOWN = 20  # test images that a report shows
 UNTRAINED, PIXELS = "the encoder before it was trained", "pixels"
 
 
@@ -77,7 +78,8 @@ class Probing:
         measures, predicted = self._probed(lambda part: torch.from_numpy(product.embed(part)))
         test = self.corpus.test
         names = [test.where(index) for index in range(len(test))]
-        return Evaluated(measures, names, [[one] for one in test.labels], predicted)
+        shown = list(test.batch(range(min(NUM_SHOWN, len(test)))))
+        return Evaluated(measures, names, [[one] for one in test.labels], predicted, images=shown)
 
     def baselines(self, untrained: ImageEmbedder) -> dict[str, dict[str, Measure]]:
         """Classify the test part by less.

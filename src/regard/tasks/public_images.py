@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 
-from regard.files import on_disk, read_config, reading
+from regard.files import read_config, reading
 from regard.models.interface import HoldsImageEncoder, ImageEncoder
 from regard.models.public import describe
 from regard.tasks.image_classifier import ImageClassifier, ImageEmbedder
-from regard.tasks.image_encoders import read_encoder
+from regard.tasks.image_encoders import model_folder, read_encoder
 from regard.tasks.labeller import Classes
 from regard.tasks.plain import MODEL_TYPE, family_of_plain, model_type
 
@@ -41,8 +41,7 @@ def is_of_images(path: str | Path) -> bool:
     Returns:
         Whether it does; not where there is no model.
     """
-    folder = on_disk(path)
-    folder = folder / "model" if (folder / "model" / "config.json").is_file() else folder
+    folder = model_folder(path)
     return (folder / "config.json").is_file() and sees(folder)
 
 
@@ -61,7 +60,7 @@ def load_images(path: str | Path, device: torch.device | None = None) -> ImageCl
         FormatError: A file is not what it claims to be.
         CheckpointError: Tensors are missing or left over.
     """
-    folder = on_disk(path)
+    folder = model_folder(path)
     with reading(folder):
         encoder, pixels = read_encoder(str(folder))
         if encoder.head is None:

@@ -126,6 +126,7 @@ class Task(Protocol):
         lengths: Lengths of inputs, in words, at which scores are split; empty for none.
     """
 
+    needs_whole_batch = False  # micro-batches cannot be summed, as where all images of a batch are compared
     unit: str
     notes: list[str]
     data_notes: list[str]
@@ -155,6 +156,10 @@ class Task(Protocol):
     def baselines(self, evaluated: Evaluated) -> dict[str, dict[str, Measure]]:
         """Score what can be had without a trained model, on the same inputs."""
         ...
+
+    def figures(self, product: Any) -> list[tuple[str, str, bytes]]:
+        """Draw what the report is to show: title, sentence and PNG of each."""
+        return []
 
     def signature(self) -> str:
         """Say what the scores depend on besides the model."""
