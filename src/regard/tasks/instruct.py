@@ -31,7 +31,7 @@ from regard.tasks.corpus import Corpus, PairData, read_corpus
 from regard.tasks.generator import Generator, Vocabulary
 from regard.tasks.language import TextTokenizerConfig
 from regard.tasks.public_text import load_generator
-from regard.tasks.task import Batch, Evaluated, Loss, check_counts, cross_entropy, evaluating
+from regard.tasks.task import Batch, Evaluated, Loss, Task, check_counts, cross_entropy, evaluating
 
 PLACE = "{source}"
 
@@ -89,7 +89,7 @@ class AnswerBatch(Batch):
     segments: Segments
 
 
-class InstructTask:
+class InstructTask(Task):
     """Training on prompts and answers; see :class:`regard.tasks.task.Task`.
 
     Args:
@@ -107,7 +107,6 @@ class InstructTask:
     monitor = "loss"
     higher_is_better = False
     unit = "token of an answer"
-    lengths: tuple[int, ...] = ()
 
     def __init__(
         self,

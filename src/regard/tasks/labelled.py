@@ -33,7 +33,7 @@ from regard.tasks.encoders import LabelTokenizerConfig, start
 from regard.tasks.labeller import Classes, Labeller, Numbers, TextPairs, cut
 from regard.tasks.masking import chance
 from regard.tasks.published import LabelData, read_labelled
-from regard.tasks.task import Batch, Evaluated, Loss, check_counts, check_smoothing
+from regard.tasks.task import Batch, Evaluated, Loss, Task, check_counts, check_smoothing
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class LabelBatch(Batch):
     languages_B2: Tensor | None = None
 
 
-class LabelledTask:
+class LabelledTask(Task):
     """Training on labelled texts; see :class:`regard.tasks.task.Task`.
 
     Args:
@@ -118,7 +118,6 @@ class LabelledTask:
 
     higher_is_better = True
     unit = "text"
-    lengths: tuple[int, ...] = ()
 
     def __init__(
         self,

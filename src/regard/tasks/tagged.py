@@ -27,7 +27,7 @@ from regard.tasks.corpus import Corpus, PairData, read_corpus
 from regard.tasks.encoders import LabelTokenizerConfig, start
 from regard.tasks.labeller import TextPairs
 from regard.tasks.tagger import OUTSIDE, Tagger, cut_words, encode_words
-from regard.tasks.task import Batch, Evaluated, Loss, check_counts, check_smoothing, cross_entropy, evaluating
+from regard.tasks.task import Batch, Evaluated, Loss, Task, check_counts, check_smoothing, cross_entropy, evaluating
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class TagBatch(Batch):
     segments: Segments
 
 
-class TaggedTask:
+class TaggedTask(Task):
     """Training on tagged sentences; see :class:`regard.tasks.task.Task`.
 
     Args:
@@ -97,7 +97,6 @@ class TaggedTask:
     monitor = "span_f1"
     higher_is_better = True
     unit = "word"
-    lengths: tuple[int, ...] = ()
 
     def __init__(
         self, config: TaggedConfig, corpus: Corpus, tokenizer: TextPairs, encoder: Callable[[], Bert], seed: int

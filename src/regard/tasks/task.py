@@ -113,6 +113,8 @@ class Product(Protocol):
 class Task(Protocol):
     """An objective over a data set, as a run sees it; the training loop needs the second half alone.
 
+    Tasks inherit from it: what few of them need has its default here.
+
     Attributes:
         criterion: Compares scores with labels, as :func:`cross_entropy` does; training may replace it by its compiled
             form.
@@ -124,13 +126,16 @@ class Task(Protocol):
         digest: Hash of the data, so that a run can tell whether they changed.
         unit: What the loss is a mean over: ``token``, ``text``, ``word``.
         lengths: Lengths of inputs, in words, at which scores are split; empty for none.
+        turns: Parts of the model that are trained in turns, of an adversarial task: at step n, from 0, only parameters
+            whose names begin with ``turns[n % len(turns)]`` and a dot. Empty: all of them at every step.
     """
 
     needs_whole_batch = False  # micro-batches cannot be summed, as where all images of a batch are compared
     unit: str
     notes: list[str]
     data_notes: list[str]
-    lengths: tuple[int, ...]
+    lengths: tuple[int, ...] = ()
+    turns: tuple[str, ...] = ()
 
     @property
     def counts(self) -> str: ...
@@ -165,12 +170,17 @@ class Task(Protocol):
         """Say what the scores depend on besides the model."""
         ...
 
-    criterion: Callable[..., Loss]
+    def figures(self, product: Any) -> list[tuple[str, str, bytes]]:
+        """Draw pictures for the report: title, a sentence, PNG file."""
+        return []
 
-    @property
-    def monitor(self) -> str: ...
-    @property
-    def higher_is_better(self) -> bool: ...
+    criterion: Callable[..., Loss]
+    monitor: str
+    higher_is_better: bool
+
+    def rates(self, model: Any) -> Mapping[str, float]:
+        """Give factors of the learning rate by parameter name; 1 for those that are not named."""
+        return {}
 
     def batch(self, index: int) -> Any:
         """Make micro-batch number ``index`` of the run, a pure function of (seed, index), on the CPU.
@@ -194,6 +204,10 @@ class Task(Protocol):
     def loss(self, model: Any, batch: Any) -> Loss:
         """Compute the loss of a micro-batch that is where the model is."""
         ...
+
+    def turn_loss(self, model: Any, batch: Any, turn: str) -> Loss:
+        """Compute what a part of the model is trained on at its turn; ``turn`` is empty where there are no turns."""
+        return self.loss(model, batch)
 
     def validate(self, model: Any, device: torch.device) -> Mapping[str, float]:
         """Score the model on the development part."""

@@ -25,7 +25,7 @@ from regard.models.bert import Bert
 from regard.models.interface import LanguageModel
 from regard.tasks.building import build
 from regard.tasks.corpus import CATALOGUE
-from regard.tasks.task import Loss, cross_entropy
+from regard.tasks.task import Loss, Task, cross_entropy
 
 TOKENIZER_BYTES = 1 << 26  # of text that a tokenizer is fit on
 SAMPLE_TOKENS = 48
@@ -137,7 +137,7 @@ class Pieces:
         return self._batches
 
 
-class TextTask:
+class TextTask(Task):
     """What the tasks on texts share; see :class:`regard.tasks.task.Task`.
 
     Args:
@@ -151,7 +151,6 @@ class TextTask:
     monitor = "loss"
     unit = "token"
     higher_is_better = False
-    lengths: tuple[int, ...] = ()
 
     def __init__(
         self, data: TextData, shards: dict[str, Shard], tokenizer: Tokenizer, pieces: Pieces, data_notes: list[str]

@@ -19,7 +19,7 @@ from regard.models.interface import EncoderDecoder
 from regard.tasks.baselines import Lexicon, copy_source
 from regard.tasks.corpus import Corpus, PairData, read_corpus
 from regard.tasks.pairs import PairBatch, PairTokenizer, TokenizerConfig
-from regard.tasks.task import Evaluated, Loss, cross_entropy, evaluating
+from regard.tasks.task import Evaluated, Loss, Task, cross_entropy, evaluating
 from regard.tasks.translator import Translator, build_model, grouped, hidden
 
 
@@ -85,7 +85,7 @@ class TranslateConfig:
             raise ConfigError(f"label_smoothing is {self.label_smoothing}", mend="give a number in [0, 1)")
 
 
-class TranslateTask:
+class TranslateTask(Task):
     """Training on pairs; see :class:`regard.tasks.task.Task`.
 
     Args:

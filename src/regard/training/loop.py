@@ -91,8 +91,8 @@ class Trainer:
             for block in (module for module in model.modules() if isinstance(module, Block)):
                 block.compile(dynamic=True)
             task.criterion = torch.compile(task.criterion, dynamic=True)
-        self.optimizer = optimizers.make(model, config)
-        self.parameters = list(model.parameters())
+        self.optimizer = optimizers.make(model, config, task.rates(model))
+        self.turns = optimizers.Turns(model, task.turns)
         self.standing = Standing()
         self._signal = 0
         self._lines: list[str] = []
@@ -161,26 +161,30 @@ class Trainer:
         return bool(every) and self.standing.step % every == 0
 
     def _step(self, batches: list[Any]) -> None:
-        """One optimizer step over the micro-batches; nothing is changed where a number is not finite."""
+        """One optimizer step over the micro-batches; nothing is changed where a number is not finite.
+
+        Micro-batches of one step have one turn, so a part that is not trained has no gradient, and neither it nor its
+        optimizer's state moves.
+        """
         config, standing = self.config, self.standing
         first = standing.step * config.accumulate
         rate = config.learning_rate * schedules.factor(standing.step + 1, standing.seconds, config)
         count = sum(self.task.count(batch) for batch in batches)
+        turn = self.turns.at(standing.step)
         self.model.train()
         reports: list[Tensor] = []
-        for place, batch in enumerate(batches):
-            torch.manual_seed(_seed(config.seed, first + place))
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
-                loss = self.task.loss(self.model, batch.to(self.device))
-            reports.append(loss.report)
-            (loss.sum / max(count, 1)).backward()
-        limit = config.clip_norm or math.inf
-        norm = float(nn.utils.clip_grad_norm_(self.parameters, limit))
+        with self.turns.only(turn) as trained:
+            for place, batch in enumerate(batches):
+                torch.manual_seed(_seed(config.seed, first + place))
+                with torch.autocast(self.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
+                    loss = self.task.turn_loss(self.model, batch.to(self.device), turn)
+                reports.append(loss.report)
+                (loss.sum / max(count, 1)).backward()
+        norm = float(nn.utils.clip_grad_norm_(trained, config.clip_norm or math.inf))
         mean = sum(map(float, reports)) / max(count, 1)  # only now is the device waited for
         if not (math.isfinite(mean) and math.isfinite(norm)):
             self._refuse_update(mean, norm, range(first, first + len(batches)))
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        optimizers.set_rate(self.optimizer, rate)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         tokens = sum(self.task.tokens(batch) for batch in batches)
@@ -190,7 +194,9 @@ class Trainer:
         standing.step += 1
         standing.tokens += tokens
         standing.seconds = time.perf_counter() - self._clock
-        self._log({"loss": mean, "learning_rate": rate, "grad_norm": norm}, {"tokens": tokens, "labels": count})
+        named = {"turn": turn} if turn else {}
+        values = {"loss": mean, "learning_rate": rate, "grad_norm": norm}
+        self._log(values, {"tokens": tokens, "labels": count, **named}, turn)
         self.progress.step(standing.step, standing.seconds, tokens, mean)
 
     def _refuse_update(self, mean: float, norm: float, indices: range) -> None:
@@ -275,14 +281,14 @@ class Trainer:
         self._truncate_log(self.standing.step)
         self.progress.say(f"resuming after step {self.standing.step}")
 
-    def _log(self, values: dict[str, float], counts: dict[str, int]) -> None:
+    def _log(self, values: dict[str, float], more: dict[str, int | str], turn: str = "") -> None:
         """Note numbers; they reach the file with the next checkpoint, or every hundred steps."""
         step = self.standing.step
-        line = {"step": step, **values, **counts, "seconds": round(self.standing.seconds, 3)}
+        line = {"step": step, **values, **more, "seconds": round(self.standing.seconds, 3)}
         self._lines.append(json.dumps(line, allow_nan=False))
         if self.events is not None:
             for name, value in values.items():
-                self.events(name, value, step)
+                self.events(f"{turn}/{name}" if turn else name, value, step)
         if len(self._lines) >= 100:
             self._flush()
 

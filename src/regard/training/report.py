@@ -155,19 +155,21 @@ def _written(one: Measure) -> str:
 
 
 def _curves(log: Path, standing: Standing, task: Task) -> list[Curve]:
-    """Draw the training loss, averaged over a two-hundredth of the run, and what validations found."""
-    steps: list[int] = []
-    losses: list[float] = []
+    """Draw the training loss, averaged over a two-hundredth of the run, and what validations found.
+
+    Parts that are trained in turns have a curve each.
+    """
+    found: dict[str, list[tuple[int, float]]] = {}
     for line in log.read_text("utf-8").splitlines():
         entry = json.loads(line)
         if "loss" in entry:
-            steps.append(entry["step"])
-            losses.append(entry["loss"])
-    width = max(1, len(steps) // 200)
-    windows = [(steps[i : i + width], losses[i : i + width]) for i in range(0, len(steps), width)]
-    curves = [
-        Curve("training", [s[-1] for s, _ in windows], [sum(v) / len(v) for _, v in windows], f"loss per {task.unit}")
-    ]
+            found.setdefault(entry.get("turn", "training"), []).append((entry["step"], entry["loss"]))
+    curves = []
+    for name, points in found.items():
+        width = max(1, len(points) // 200)
+        windows = [points[i : i + width] for i in range(0, len(points), width)]
+        steps, means = [some[-1][0] for some in windows], [sum(v for _, v in some) / len(some) for some in windows]
+        curves.append(Curve(name, steps, means, f"loss per {task.unit}"))
     at = [v["step"] for v in standing.validations]
     curves.append(Curve("development", at, [v["loss"] for v in standing.validations], f"loss per {task.unit}"))
     monitor = task.monitor
