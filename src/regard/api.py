@@ -161,7 +161,7 @@ def submit(model: Labeller | str | Path, layout: str, data: str | Path, out: str
 
 def look(
     model: Translator | Generator | Filler | Labeller | Tagger | Embedder | str | Path,
-    text: str,
+    text: str | Path,
     target: str | None = None,
     language: str = "",
 ) -> Maps:
