@@ -169,7 +169,7 @@ def submit(model: Labeller | str | Path, layout: str, data: str | Path, out: str
 
 def look(
     model: Loaded | str | Path,
-    text: str,
+    text: str | Path,
     target: str | None = None,
     language: str = "",
 ) -> Maps:

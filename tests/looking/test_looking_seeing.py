@@ -1,6 +1,7 @@
 """Image encoders looked at: weights by formula at the right places, for grids, windows, convolutions and pools."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -154,7 +155,7 @@ def test_a_loaded_model_looks_at_an_image_file(tmp_path):
     assert maps.pictures[0].png == png.png(a_picture())
     same = look_at_image(product.model, to_pixels(a_picture()), a_picture(), "t", "")
     assert [a.weights_HTS.tolist() for a in maps.maps] == [b.weights_HTS.tolist() for b in same.maps]
-    assert regard.look(Product(("embed",)), "disc.png").output == ""
+    assert regard.look(Product(("embed",)), Path("disc.png")).output == ""
     maps.save(tmp_path / "look.json")
     assert Maps.from_json((tmp_path / "look.json").read_text()).pictures == maps.pictures
     with pytest.raises(UsageError, match="an image is a file, not a URL"):

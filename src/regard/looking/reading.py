@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -44,7 +45,7 @@ class _Read:
 
 def look(
     product: Any,
-    text: str,
+    text: str | Path,
     target: str | None = None,
     layers: str | Sequence[str] | None = None,
     language: str = "",
@@ -70,11 +71,12 @@ def look(
         ContextError: The text is longer than the model's context.
     """
     if isinstance(product, Translator):
-        return seq2seq.look(product, text, target, layers)
+        return seq2seq.look(product, str(text), target, layers)
     if target is not None and not isinstance(product, Generator):
         raise UsageError("an output for a model that writes none", where="look", mend="leave it out")
     if isinstance(product.model, ImageEncoder):
         return seeing.look(product, text, layers)
+    text = str(text)
     if not text.strip():
         raise UsageError("an empty text", where="look", mend="give some words")
     read = _written(product, text, target) if isinstance(product, Generator) else _encoded(product, text, language)
