@@ -1,7 +1,8 @@
 """From files to examples: readers, splits, and data sets that public packages hold.
 
-``read_pairs`` and ``read_lines`` read files, ``split_pairs`` parts them without leaks, ``regard.data.catalogue``
-fetches real data to start with. Nothing here imports torch.
+``read_pairs`` and ``read_lines`` read files, ``split_pairs`` parts them without leaks, ``regard.data.images`` reads
+pictures and ``regard.data.augment`` changes them, ``regard.data.catalogue`` fetches real data to start with. Nothing
+here imports torch but what pictures need.
 """
 
 from regard.data.examples import Pair

@@ -17,7 +17,7 @@ def keys(samples: np.ndarray, *parts: int) -> np.ndarray:
 
     Args:
         samples: Whole numbers, shape (B).
-        parts: What else the draws depend on (seed, epoch, view, place); order counts.
+        *parts: What else the draws depend on (seed, epoch, view, place); order counts.
 
     Returns:
         uint64, shape (B).

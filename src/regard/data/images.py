@@ -61,6 +61,7 @@ class Images:
         channels: Planes: 1 or 3.
         fit: How a picture of another shape is brought to ``size``: ``crop`` cuts the largest part of that shape out of
             its middle, ``squash`` keeps all of it and bends its shape.
+        labels: For each the name of its class; empty where there are none.
     """
 
     pictures: Pictures
@@ -68,6 +69,7 @@ class Images:
     size: tuple[int, int]
     channels: int
     fit: Fit
+    labels: tuple[str, ...]
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -76,12 +78,6 @@ class Images:
     def count(self) -> int:
         """How many there are."""
         return len(self.numbers)
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """For each the name of its class; empty where there are none."""
-        labels = self.pictures.labels
-        return tuple(labels[number] for number in self.numbers.tolist()) if labels else ()
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -128,7 +124,9 @@ class Images:
         Returns:
             Those.
         """
-        return replace(self, numbers=self.numbers[np.asarray(indices, dtype=np.int64)])
+        chosen = np.asarray(indices, dtype=np.int64)
+        labels = tuple(self.labels[index] for index in chosen.tolist()) if self.labels else ()
+        return replace(self, numbers=self.numbers[chosen], labels=labels)
 
     def digest(self) -> str:
         """Hash what is stored of each picture, its label, and how it is brought to size; all files are read.
@@ -137,14 +135,13 @@ class Images:
             SHA-256 in hexadecimal; a copy in another folder has the same.
         """
         found = hashlib.sha256(json.dumps([len(self), *self.size, self.channels, self.fit]).encode())
-        labels = self.labels
 
         def one(number: int) -> bytes:
             return hashlib.sha256(self.pictures.stored(number)).digest()
 
         for index, stored in enumerate(in_threads(one, self.numbers.tolist())):
             found.update(stored)
-            found.update(hashlib.sha256(labels[index].encode() if labels else b"").digest())
+            found.update(hashlib.sha256(self.labels[index].encode() if self.labels else b"").digest())
         return found.hexdigest()
 
     def keys(self) -> list[str]:
@@ -222,14 +219,15 @@ def read_images(
     shapes = [pictures.shape(0)] if isinstance(pictures, ArrayPictures) else map(pictures.shape, range(len(pictures)))
     first: tuple[int, int] | None = size
     is_grey = True
-    for index, (rows, columns, planes) in enumerate(shapes):
-        is_grey &= planes == 1
+    for index, (rows, columns, depth) in enumerate(shapes):
+        is_grey &= depth == 1
         first = first or (rows, columns)
         if size is None and (rows, columns) != first:
             what = f"{rows} × {columns} pixels (rows × columns), and the first picture has {first[0]} × {first[1]}"
             raise DataError(what, where=pictures.where(index), mend="give a size that all are brought to")
     assert first is not None, "every reader refuses to give no picture"
-    return Images(pictures, np.arange(len(pictures)), first, channels or (1 if is_grey else 3), fit)
+    planes = channels or (1 if is_grey else 3)
+    return Images(pictures, np.arange(len(pictures)), first, planes, fit, pictures.labels)
 
 
 def split_images(images: Images, *, seed: int) -> tuple[Images, Images, Images]:
