@@ -130,6 +130,7 @@ class Task(Protocol):
             whose names begin with ``turns[n % len(turns)]`` and a dot. Empty: all of them at every step.
     """
 
+    needs_whole_batch = False  # micro-batches cannot be summed, as where all images of a batch are compared
     unit: str
     notes: list[str]
     data_notes: list[str]
@@ -161,13 +162,13 @@ class Task(Protocol):
         """Score what can be had without a trained model, on the same inputs."""
         ...
 
+    def figures(self, product: Any) -> list[tuple[str, str, bytes]]:
+        """Draw what the report is to show: title, sentence and PNG of each."""
+        return []
+
     def signature(self) -> str:
         """Say what the scores depend on besides the model."""
         ...
-
-    def figures(self, product: Any) -> list[tuple[str, str, bytes]]:
-        """Draw pictures for the report: title, a sentence, PNG file."""
-        return []
 
     criterion: Callable[..., Loss]
     monitor: str

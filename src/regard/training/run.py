@@ -118,7 +118,10 @@ def run(
         log=out / "metrics.jsonl",
     )
     write_aside(
-        out / "report.html", report.page(recipe, task, product, evaluated, baselines, others, standing, averaged, facts)
+        out / "report.html",
+        report.page(
+            recipe, task, product, evaluated, baselines, others, standing, averaged, facts, task.figures(product)
+        ),
     )
     write_aside(out / "model" / "README.md", report.card(recipe, scores, facts))
     write_aside(out / "outputs.jsonl", _outputs(evaluated))
