@@ -128,10 +128,12 @@ class ImageClassesTask(ImageTask):
         seed: Of the order of batches and of augmentation.
     """
 
+    higher_is_better = True
+
     def __init__(self, config: ImageClassesConfig, corpus: ImageCorpus, seed: int) -> None:
         self._start, pixels = starting(config.init, corpus.train)
         super().__init__(corpus, pixels, config.augment, config.batch_images, seed)
-        self.config, self.criterion = config, soft_cross_entropy
+        self.config, self.criterion, self.monitor = config, soft_cross_entropy, config.monitor
         self.goal = Classes.fit(corpus.train.labels, _where(corpus.train))
         self.targets_B, self.dev_targets_B = (self._targets(part) for part in (corpus.train, corpus.dev))
 
@@ -154,16 +156,6 @@ class ImageClassesTask(ImageTask):
     def counts(self) -> str:
         """What is trained on, in numbers."""
         return f"{self.corpus.counts}; {self.goal.num_outputs} classes"
-
-    @property
-    def monitor(self) -> str:
-        """The metric that chooses checkpoints."""
-        return self.config.monitor
-
-    @property
-    def higher_is_better(self) -> bool:
-        """How it is read."""
-        return True
 
     def build(self) -> ImageEncoder:
         """Build the model, or put a fresh head on the trained one."""

@@ -150,6 +150,8 @@ class ContrastTask(ImageTask):
         self._start, pixels = starting(config.init, corpus.train)
         super().__init__(corpus, pixels, config.augment, config.batch_images, seed)
         self.config, self.criterion, self.probing = config, nt_xent, Probing(corpus)
+        self.higher_is_better = self.probing.has_classes
+        self.monitor = "neighbour_accuracy" if self.higher_is_better else "loss"
 
     @staticmethod
     def prepare(config: ContrastConfig, seed: int, folder: Path, is_new: bool) -> ContrastTask:
@@ -165,16 +167,6 @@ class ContrastTask(ImageTask):
             The task.
         """
         return ContrastTask(config, read_corpus(config.data, seed, labelled=False), seed)
-
-    @property
-    def monitor(self) -> str:
-        """The metric that chooses checkpoints."""
-        return "neighbour_accuracy" if self.probing.has_classes else "loss"
-
-    @property
-    def higher_is_better(self) -> bool:
-        """How it is read."""
-        return self.probing.has_classes
 
     def build(self) -> Contrastive:
         """Build the encoder, or take the trained one, and a fresh projection."""

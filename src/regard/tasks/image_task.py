@@ -26,7 +26,6 @@ class ImageTask(Task):
     """
 
     unit = "image"
-    lengths: tuple[int, ...] = ()
 
     def __init__(
         self, corpus: ImageCorpus, pixels: Pixels, augment: AugmentConfig, batch_images: int, seed: int

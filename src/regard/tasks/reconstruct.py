@@ -74,6 +74,9 @@ class ReconstructTask(ImageTask):
         seed: Of the order of batches and of augmentation.
     """
 
+    monitor = "loss"
+    higher_is_better = False
+
     def __init__(self, config: ReconstructConfig, corpus: ImageCorpus, seed: int) -> None:
         super().__init__(corpus, Pixels.of(corpus.train), config.augment, config.batch_images, seed)
         self.config, self.probing = config, Probing(corpus)
@@ -92,16 +95,6 @@ class ReconstructTask(ImageTask):
             The task.
         """
         return ReconstructTask(config, read_corpus(config.data, seed, labelled=False), seed)
-
-    @property
-    def monitor(self) -> str:
-        """The metric that chooses checkpoints."""
-        return "loss"
-
-    @property
-    def higher_is_better(self) -> bool:
-        """How it is read."""
-        return False
 
     def build(self) -> ImageReconstructor:
         """Build the model, with fresh weights."""

@@ -170,10 +170,6 @@ class Task(Protocol):
         """Say what the scores depend on besides the model."""
         ...
 
-    def figures(self, product: Any) -> list[tuple[str, str, bytes]]:
-        """Draw pictures for the report: title, a sentence, PNG file."""
-        return []
-
     criterion: Callable[..., Loss]
     monitor: str
     higher_is_better: bool
