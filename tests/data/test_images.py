@@ -484,6 +484,7 @@ def test_arrays_and_files_are_resized_alike(tmp_path: Path) -> None:
 def test_planes(tmp_path: Path) -> None:
     write(tmp_path / "a" / "1.png", noisy(6, 8, 1))
     write(tmp_path / "a" / "2.png", noisy(6, 8))
+    write(tmp_path / "a" / "3.png", noisy(6, 8, 1))
     found = _read(tmp_path)
     assert found.channels == 3
     grey = np.asarray(Image.fromarray(noisy(6, 8)).convert("L"))
