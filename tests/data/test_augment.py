@@ -276,8 +276,8 @@ def test_enhancements_are_pillows(ours: object, pillows: type, channels: int) ->
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_levels_are_pillows(channels: int) -> None:
-    pictures = [noisy(13, 17, channels, 1), noisy(13, 17, channels, 2) // 3 + 40, smooth(13, 17, channels)]
-    pictures += [np.full((13, 17, channels), 9, np.uint8), smooth(13, 17, channels) // 64 * 64]
+    pictures = [noisy(43, 37, channels, 1), noisy(43, 37, channels, 2) // 3 + 40, smooth(43, 37, channels)]
+    pictures += [np.full((43, 37, channels), 9, np.uint8), smooth(43, 37, channels) // 64 * 64]
     images = torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).contiguous()
     for ours, pillows in ((image_ops.autocontrast, ImageOps.autocontrast), (image_ops.equalize, ImageOps.equalize)):
         for image, made in zip(images, ours(images), strict=True):

@@ -365,16 +365,17 @@ def test_declared_sizes_are_not_believed(tmp_path: Path) -> None:
         (tmp_path / f"{name}.npy").write_bytes(data)
         with pytest.raises(FormatError, match=rf"{name}.npy: (the array ends early|not an array)"):
             _read(tmp_path / f"{name}.npy", labelled=False)
-    more = whole.replace(b"(7, 5, 3)", b"(7, 5, 9)")
-    (tmp_path / "more.npy").write_bytes(more)
-    with zipfile.ZipFile(tmp_path / "more.npz", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("images.npy", more)
-    with zipfile.ZipFile(tmp_path / "stored.npz", "w") as archive:
-        archive.writestr("images.npy", more)
-        archive.writestr("other.npy", whole)
-    for name in ("more.npy", "more.npz", "stored.npz"):
-        with pytest.raises(FormatError, match="the array ends early"):
-            _read(tmp_path / name, labelled=False)
+    for shape in (b"(7, 5, 9)", b"(7, 5, 4)"):  # over what the file has in all, and over what follows the header
+        more = whole.replace(b"(7, 5, 3)", shape)
+        (tmp_path / "more.npy").write_bytes(more)
+        with zipfile.ZipFile(tmp_path / "more.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("images.npy", more)
+        with zipfile.ZipFile(tmp_path / "stored.npz", "w") as archive:
+            archive.writestr("images.npy", more)
+            archive.writestr("other.npy", whole)
+        for name in ("more.npy", "more.npz", "stored.npz"):
+            with pytest.raises(FormatError, match=r"the array .*ends early"):
+                _read(tmp_path / name, labelled=False)
     (tmp_path / "a.npz").write_bytes(b"PK\3\4 no archive")
     with pytest.raises(FormatError, match="not an archive of arrays"):
         _read(tmp_path / "a.npz")
@@ -483,6 +484,7 @@ def test_arrays_and_files_are_resized_alike(tmp_path: Path) -> None:
 def test_planes(tmp_path: Path) -> None:
     write(tmp_path / "a" / "1.png", noisy(6, 8, 1))
     write(tmp_path / "a" / "2.png", noisy(6, 8))
+    write(tmp_path / "a" / "3.png", noisy(6, 8, 1))
     found = _read(tmp_path)
     assert found.channels == 3
     grey = np.asarray(Image.fromarray(noisy(6, 8)).convert("L"))

@@ -1,15 +1,22 @@
-"""The catalogue's data sets of pictures: which files of which packages, and who made them."""
+"""The catalogue's data sets of pictures: which files of which packages, and who made them.
+
+What reads them is imported when one is made: to list the catalogue need not wait for numpy.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from regard.data.image_sets import ImageSet, read_clothes, read_digits, read_emoji
 from regard.data.made import SPLIT, Made, Part, source_lines
 from regard.data.packages import PackageFile, fetch_all
 from regard.data.split import split_keys
+
+if TYPE_CHECKING:
+    from regard.data.image_sets import ImageSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +128,24 @@ def _style(
     )
 
 
+def _read_digits(files: list[Path]) -> ImageSet:
+    from regard.data.image_sets import read_digits
+
+    return read_digits(files)
+
+
+def _read_clothes(files: list[Path]) -> ImageSet:
+    from regard.data.image_sets import read_clothes
+
+    return read_clothes(files)
+
+
+def _read_emoji(files: list[Path]) -> ImageSet:
+    from regard.data.image_sets import read_emoji
+
+    return read_emoji(files)
+
+
 PICTURES = (
     ImageEntry(
         name="mnist-5k",
@@ -129,7 +154,7 @@ PICTURES = (
         licence="BSD-3-Clause (the package)",
         citation="5,000 digits of MNIST, LeCun et al. 1998",
         num_images=5_000,
-        read=read_digits,
+        read=_read_digits,
         num_read=1,
     ),
     ImageEntry(
@@ -146,7 +171,7 @@ PICTURES = (
         licence="MIT",
         citation="Xiao et al. 2017, Fashion-MNIST, Zalando SE",
         num_images=70_000,
-        read=read_clothes,
+        read=_read_clothes,
         num_read=2,
         split=(
             "the published test part is the test part; dev is the smaller of 2,000 and 5 % of the other pictures, "
@@ -185,7 +210,7 @@ PICTURES = (
         licence="Apache-2.0 (Noto), CC-BY-4.0 (Twemoji), MIT (Fluent, emojibase), CC-BY-SA-4.0 (OpenMoji)",
         citation="Noto by Google, Twemoji by Twitter, Fluent by Microsoft, OpenMoji, names by emojibase",
         num_images=7_074,
-        read=read_emoji,
+        read=_read_emoji,
         num_read=9,
     ),
 )

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import numpy as np
+import torch
 
 from regard.data.readers.picture import MIN_SIDE, decode
 from regard.data.readers.text import shown
@@ -188,8 +189,6 @@ def in_threads(work: Callable[[_In], _Out], items: Sequence[_In]) -> Iterator[_O
     Yields:
         The results in the order of the items.
     """
-    import torch  # not above: the catalogue's readers come by here, and `regard data list` need not wait for it
-
     workers = min(torch.get_num_threads(), len(items))
     if workers < 2:
         yield from map(work, items)
