@@ -117,7 +117,9 @@ def test_layers_can_be_chosen():
 
 def test_training_goes_on_as_it_was():
     image, encoder = a_picture(), MiniViT().train()
-    look_at_image(encoder, to_pixels(image), image, "t", "")
+    encoder.blocks[0].dropout.p = 0.9
+    once, again = (look_at_image(encoder, to_pixels(image), image, "t", "").maps[1].weights_HTS for _ in range(2))
+    assert once.tolist() == again.tolist()  # while it is looked at nothing is dropped
     assert encoder.training
     assert not any(module._forward_pre_hooks for module in encoder.modules())
 
