@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -75,7 +76,8 @@ def look(product: Any, path: str | Path, layers: str | Sequence[str] | None = No
         raise UsageError("an image is a file, not a URL", where=str(path), mend="download it first")
     found = product.images([path])
     output = product.classify(found)[0].label if "classify" in product.verbs else ""
-    return look_at(product, found.batch([0])[0], str(path), output, layers)
+    maps = look_at(product, found.batch([0])[0], Path(path).name, output, layers)
+    return replace(maps, source=str(path))
 
 
 def look_at(
