@@ -148,7 +148,7 @@ def test_a_thumbnail_redrawn_has_the_shades_of_the_place(opened):
           onto.drawImage(image, 0, 0);
           const zoom = image.width / 7, found = [];
           for (let y = 0; y < 5; y++) for (let x = 0; x < 7; x++) {
-            found.push(onto.getImageData((x + 0.5) * zoom, (y + 0.5) * zoom, 1, 1).data[3]);
+            found.push(onto.getImageData((x + 0.95) * zoom, (y + 0.95) * zoom, 1, 1).data[3]);
           }
           return found;
         }"""
@@ -182,7 +182,7 @@ def test_everything_works_from_the_keyboard(opened):
     pane(page, ".shades").focus()
     for key, place in (
         ("ArrowRight", 0), ("ArrowRight", 1), ("ArrowDown", 8), ("ArrowLeft", 7), ("ArrowLeft", 7), ("ArrowUp", 0),
-        ("ArrowUp", 0),
+        ("ArrowUp", 0), *(("ArrowRight", min(1 + i, 6)) for i in range(7)), *(("ArrowLeft", 5 - i) for i in range(6)),
     ):  # fmt: skip
         page.keyboard.press(key)
         check_drawn(page, over_picture(weights, side, side, query=place + 1))
@@ -256,6 +256,10 @@ def test_a_place_tells_the_words_that_it_attends_to(opened):
         point(page, (3, 2), place)
         told = [float(t) for t in pane(page, ".chip.answers small").all_text_contents()]
         np.testing.assert_allclose(told, weights[place], rtol=0, atol=1e-4)
+    away(page)
+    told = [float(text) for text in pane(page, ".chip.answers small").all_text_contents()]
+    np.testing.assert_allclose(told, weights.mean(0), rtol=0, atol=1e-4)
+    point(page, (3, 2), 5)
     assert readout(page).startswith(f"row 3, column 2 → most to {('w', 'cw', 'd')[int(weights[5].argmax())]}")
 
 

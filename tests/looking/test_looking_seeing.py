@@ -21,6 +21,7 @@ from seeing_examples import (
 )
 
 import regard
+from regard.attention import Segments, attend
 from regard.errors import UsageError
 from regard.looking import Maps, Places, png
 from regard.looking.png import png_size
@@ -108,6 +109,53 @@ def test_a_pool_s_queries_stand_nowhere():
     assert one.weights_HTS.shape == (3, 2, 35)
 
 
+class Coarse(Attention2d):
+    """Attention from each place to a grid half as fine."""
+
+    def forward(self, x_BCYX):
+        q, k, v = self.qkv(x_BCYX).chunk(3, 1)
+        k, v = (torch.nn.functional.avg_pool2d(one, 2) for one in (k, v))
+        q, k, v = (one.flatten(2)[0].mT[:, None] for one in (q, k, v))
+        y_N1K = attend(q, k, v, Segments.uniform(1, len(q)), Segments.uniform(1, len(k)), site=self)
+        return x_BCYX + y_N1K[:, 0].mT.reshape(x_BCYX.shape)
+
+
+def test_queries_may_stand_on_another_grid_than_keys():
+    encoder, image = MiniConv(), a_picture(24, 16)
+    encoder.attention = Coarse(12)
+    one = look_at_image(encoder, to_pixels(image), image, "t", "").maps[0]
+    assert (one.kind, one.queries, one.keys) == ("cross", Places(0, (6, 4)), Places(0, (3, 2)))
+
+
+class Around(torch.nn.Module):
+    """Gives its attention some of an image's places, in a row."""
+
+    def __init__(self, count):
+        super().__init__()
+        self.inner, self.count = Inner(12), count
+
+    def forward(self, x_BCYX):
+        self.inner(x_BCYX.flatten(2)[..., : self.count])
+        return x_BCYX
+
+
+class Inner(Attention2d):
+    """Takes a row of places."""
+
+    def forward(self, x_BCN):
+        return super().forward(x_BCN[..., None])
+
+
+def test_a_grid_may_be_known_to_the_module_around_alone():
+    encoder, image = MiniConv(), a_picture(24, 16)
+    encoder.attention = Around(24)
+    maps = look_at_image(encoder, to_pixels(image), image, "t", "")
+    assert [(one.layer, one.keys) for one in maps.maps] == [("attention.inner", Places(0, (6, 4)))]
+    encoder.attention = Around(11)
+    with pytest.raises(UsageError, match=r"attention\.inner: 11 rows, and their places are not told"):
+        look_at_image(encoder, to_pixels(image), image, "t", "")
+
+
 def test_layers_can_be_chosen():
     image, encoder = a_picture(), MiniViT()
     assert look_at_image(encoder, to_pixels(image), image, "t", "", "blocks.1.*").layers == ("blocks.1.self_attn",)
@@ -117,7 +165,9 @@ def test_layers_can_be_chosen():
 
 def test_training_goes_on_as_it_was():
     image, encoder = a_picture(), MiniViT().train()
-    look_at_image(encoder, to_pixels(image), image, "t", "")
+    encoder.blocks[0].dropout.p = 0.9
+    once, again = (look_at_image(encoder, to_pixels(image), image, "t", "").maps[1].weights_HTS for _ in range(2))
+    assert once.tolist() == again.tolist()  # while it is looked at nothing is dropped
     assert encoder.training
     assert not any(module._forward_pre_hooks for module in encoder.modules())
 
@@ -136,22 +186,12 @@ def test_what_cannot_be_looked_at_is_said():
     with pytest.raises(UsageError, match="12 windows, places for 6"):
         look_at_image(encoder, to_pixels(image), image, "t", "")
 
-    class Flat(Attention2d):
-        def forward(self, x_BCYX):
-            return super().forward(x_BCYX[..., None])
-
-    lost = MiniConv()
-    lost.attention = Flat(12)
-    lost.forward = lambda pixels: (lost.attention(torch.randn(1, 12, 11)), MiniViT.forward(lost, pixels))[1]
-    with pytest.raises(UsageError, match="attention: 11 rows, and their places are not told"):
-        look_at_image(lost, to_pixels(image), image, "t", "")
-
 
 def test_a_loaded_model_looks_at_an_image_file(tmp_path):
     product = Product()
     maps = regard.look(product, "folder/disc.png")
     assert product.read == ["folder/disc.png"]
-    assert (maps.title, maps.output) == ("folder/disc.png", "disc")
+    assert (maps.title, maps.source, maps.output) == ("disc.png", "folder/disc.png", "disc")
     assert maps.pictures[0].png == png.png(a_picture())
     same = look_at_image(product.model, to_pixels(a_picture()), a_picture(), "t", "")
     assert [a.weights_HTS.tolist() for a in maps.maps] == [b.weights_HTS.tolist() for b in same.maps]
@@ -160,5 +200,9 @@ def test_a_loaded_model_looks_at_an_image_file(tmp_path):
     assert Maps.from_json((tmp_path / "look.json").read_text()).pictures == maps.pictures
     with pytest.raises(UsageError, match="an image is a file, not a URL"):
         regard.look(product, "https://example.org/disc.png")
+    product.model = torch.nn.Linear(2, 2)
+    with pytest.raises(UsageError, match="reads neither texts nor images"):
+        regard.look(product, "a")
+    product.model = MiniViT()
     with pytest.raises(UsageError, match="an output for a model that writes none"):
         regard.look(product, "disc.png", "disc")

@@ -39,7 +39,6 @@ def heat_map(
 
     Args:
         weights_TS: Weights, 0 to 1.
-        power: What opacity they are raised to; 1 for shades over a picture.
         query_tokens: The T tokens that attend.
         key_tokens: The S tokens that are attended to.
         label: What it shows, for those who hear the page.
@@ -132,7 +131,7 @@ def mask_image(weights_TS: npt.NDArray[np.floating], power: float = _POWER) -> s
 
     Args:
         weights_TS: Weights, 0 to 1.
-        power: What opacity they are raised to; 1 for shades over a picture.
+        power: What they are raised to; 1 for shades over a picture.
 
     Returns:
         A PNG (grey with alpha) as a data address.

@@ -143,6 +143,9 @@ def _yes(value: bool) -> str:
 def side_json(side: Side) -> Json:
     """Give the page's script one side of a map.
 
+    Args:
+        side: Tokens or places.
+
     Returns:
         The free tokens; and of places the grid and the rows of the windows.
     """

@@ -67,7 +67,8 @@ def look(
         The maps.
 
     Raises:
-        UsageError: The text is empty, the model has no attention, or an output is given to a model that writes none.
+        UsageError: The text is empty, the model has no attention or reads no input, or an output is given to a model
+            that writes none.
         ContextError: The text is longer than the model's context.
     """
     if isinstance(product, Translator):
@@ -76,6 +77,8 @@ def look(
         raise UsageError("an output for a model that writes none", where="look", mend="leave it out")
     if isinstance(product.model, ImageEncoder):
         return seeing.look(product, text, layers)
+    if not isinstance(product, Generator | Filler | Labeller | Tagger | Embedder):
+        raise UsageError("this model reads neither texts nor images", where="look", mend="look at another")
     text = str(text)
     if not text.strip():
         raise UsageError("an empty text", where="look", mend="give some words")

@@ -55,7 +55,7 @@ def report_page(report: Report) -> str:
         drawn = f'<div class="columns">{"".join(map(_alignment, texts))}</div>{scale_legend()}'
         parts.append(section("What it looked at", about, drawn))
     if pictures:
-        about = "The stronger a shade, the more of the answer was read there; each picture has a scale of its own."
+        about = "The stronger a shade, the more the class token, or the mean of all places, attends to it."
         parts.append(section("Where it looked", about, "".join(map(_looked, pictures))))
     if report.data:
         parts.append(section("Data", "", pairs(report.data.items())))
@@ -171,9 +171,8 @@ def _looked(maps: Maps) -> str:
         for title, laid_YX in summaries(stack.maps):
             told = f'<p class="soft">{escape(title)}</p>{ramp(strongest(laid_YX))}'
             cards.append(f'<div class="card">{shades(stack.picture, laid_YX, title)}{told}</div>')
-    answer = f" → <bdi>{escape(maps.output)}</bdi>" if maps.output else ""
-    told = f'<p class="soft"><bdi>{escape(maps.source)}</bdi>{answer}</p>'
-    caption = f"<figcaption><h3><bdi>{escape(maps.title)}</bdi></h3>{told}</figcaption>"
+    answer = f'<p class="soft">→ <bdi>{escape(maps.output)}</bdi></p>' if maps.output else ""
+    caption = f"<figcaption><h3><bdi>{escape(maps.source)}</bdi></h3>{answer}</figcaption>"
     return f'<figure class="looked">{caption}<div class="cards">{"".join(cards)}</div></figure>'
 
 

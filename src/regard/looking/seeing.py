@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -75,7 +76,8 @@ def look(product: Any, path: str | Path, layers: str | Sequence[str] | None = No
         raise UsageError("an image is a file, not a URL", where=str(path), mend="download it first")
     found = product.images([path])
     output = product.classify(found)[0].label if "classify" in product.verbs else ""
-    return look_at(product, found.batch([0])[0], str(path), output, layers)
+    maps = look_at(product, found.batch([0])[0], Path(path).name, output, layers)
+    return replace(maps, source=str(path))
 
 
 def look_at(
@@ -172,13 +174,16 @@ def _map(
         raise UsageError(f"attends {len(rows)} times, and its places are not told", where=visible(name))
     num_queries, num_keys = rows[0].weights_HTS.shape[1:]
     keys = _side(name, num_keys, features, grids)
+    if keys is None:
+        raise UsageError(f"{num_keys} rows, and their places are not told", where=visible(name))
     weights_HTS = rows[0].weights_HTS.float().cpu().numpy()
     if rows[0].within:
         return AttentionMap(name, "self", keys, keys, weights_HTS)
-    return AttentionMap(name, "cross", tuple(f"query {i + 1}" for i in range(num_queries)), keys, weights_HTS)
+    queries = _side(name, num_queries, features, grids) or tuple(f"query {i + 1}" for i in range(num_queries))
+    return AttentionMap(name, "cross", queries, keys, weights_HTS)
 
 
-def _side(name: str, num_rows: int, features: Features, grids: Mapping[str, tuple[int, int]]) -> Places:
+def _side(name: str, num_rows: int, features: Features, grids: Mapping[str, tuple[int, int]]) -> Places | None:
     """Find the grid that rows are of: the features', or that of the innermost module around that was given an image."""
     before = features.num_extra
     if num_rows == before + features.grid[0] * features.grid[1]:
@@ -189,7 +194,7 @@ def _side(name: str, num_rows: int, features: Features, grids: Mapping[str, tupl
         grid = grids.get(".".join(parts[:depth]))
         if grid is not None and grid[0] * grid[1] == num_rows:
             return Places(0, grid)
-    raise UsageError(f"{num_rows} rows, and their places are not told", where=visible(name))
+    return None
 
 
 def _windowed(name: str, rows: Sequence[Rows], grid: tuple[int, int], windows: Sequence[Sequence[int]]) -> AttentionMap:
