@@ -54,7 +54,7 @@ def test_beams_that_are_ranked_otherwise_are_told(trained_transformer: Trained, 
     [
         (["RUN", "--to", "huggingface", "-o", "hub"], 3, "a 'rnn' has no public layout; keep it in regard's own form"),
         (["RUN", "--to", "regard", "-o", "hub"], 2, "in the form 'regard' already"),
-        (["RUN", "--to", "onnx", "-o", "hub"], 2, "choose from huggingface, regard"),
+        (["RUN", "--to", "onnx", "-o", "hub"], 2, "choose from huggingface, timm, regard"),
         (["RUN", "--to", "huggingface", "-o", "."], 2, "something is there already"),
         (["RUN", "--to", "huggingface"], 2, "--out"),
         (["nothing", "--to", "huggingface", "-o", "hub"], 3, "no model here"),
