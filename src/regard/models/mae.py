@@ -238,9 +238,10 @@ class Mae(ImageReconstructor):
         """
         usual = {"positions": "learned", "pooling": "mean", "norm_pooled": True}
         model = Vit(replace(self.encoder.config, **{**usual, "num_classes": num_classes, **change}))
+        reference = next(self.encoder.parameters())
+        model = model.to(reference.device, reference.dtype)
         learned = gather(self.encoder)
         if model.config.norm_pooled:
             learned = {name: tensor for name, tensor in learned.items() if not name.startswith("norm.")}
         fit({**gather(model), **learned}, model, where="the encoder of the MAE")
-        reference = next(self.encoder.parameters())
-        return model.to(reference.device, reference.dtype).train(self.training)
+        return model.train(self.training)
