@@ -81,7 +81,7 @@ def cubic(size: int, target: int) -> np.ndarray:
 
 def stretched(table: np.ndarray, grid: tuple[int, int], target: tuple[int, int]) -> np.ndarray:
     rows, columns = cubic(grid[0], target[0]), cubic(grid[1], target[1])
-    return np.einsum("ay,bx,yxd->abd", rows, columns, table.reshape(*grid, -1)).reshape(target[0] * target[1], -1)
+    return np.einsum("iy,jx,yxd->ijd", rows, columns, table.reshape(*grid, -1)).reshape(target[0] * target[1], -1)
 
 
 def test_positions_stretch_to_every_size() -> None:
@@ -354,9 +354,7 @@ def test_an_mae_learns_what_eight_images_look_like() -> None:
     torch.manual_seed(0)
     model = Mae(MaeConfig((15, 20), 3, 5, 32, 2, 2, 64, 32, 1, 2, 64, 0.5))
     stripes = torch.arange(20).remainder(5).float().expand(3, 15, 20)
-    pixels = torch.stack(
-        [(stripes if place % 2 else 4 - stripes) + 0.1 * torch.randn(3, 15, 20) for place in range(8)]
-    )
+    pixels = torch.stack([(stripes if place % 2 else 4 - stripes) + 0.1 * torch.randn(3, 15, 20) for place in range(8)])
     optimizer = torch.optim.Adam(model.parameters(), 3e-3, foreach=True)
     losses = []
     for _ in range(80):
