@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention import record
-from regard.errors import ConfigError, UsageError
+from regard.errors import CheckpointError, ConfigError, UsageError
 from regard.layers.patches import GridPositions, PatchEmbedding, interpolate, patchify, unpatchify
 from regard.models.interface import Reconstruction, check_image_size
 from regard.models.mae import Mae, MaeConfig
@@ -178,6 +178,22 @@ def test_stochastic_depth_rises_evenly() -> None:
     model = Vit(replace(VIT, num_layers=5, drop_path=0.2))
     assert [round(block.drop_path.p, 12) for block in model.blocks] == [0.0, 0.05, 0.1, 0.15, 0.2]
     assert [block.drop_path.p for block in Vit(replace(VIT, num_layers=1, drop_path=0.2)).blocks] == [0.0]
+
+
+def test_a_model_goes_on_at_another_size_and_with_other_classes() -> None:
+    model, pixels = model_of(VIT), images(2, 20, 25)
+    larger = model.adapted(image_size=(20, 25), drop_path=0.1)
+    assert larger.positions.weight.shape == (1 + 4 * 5, 16)
+    assert larger.positions.weight.requires_grad
+    assert torch.allclose(larger(pixels).hidden_ND, model(pixels).hidden_ND, atol=1e-12, rtol=0)
+    assert torch.allclose(larger.classify(pixels), model.classify(pixels), atol=1e-12, rtol=0)
+    other = model.adapted(num_classes=4)
+    assert torch.equal(other(pixels).hidden_ND, model(pixels).hidden_ND)
+    assert torch.equal(other.classify(pixels), torch.zeros(2, 4, dtype=torch.float64))
+    assert model.adapted(num_classes=0).head is None
+    for change in ({"embed_dim": 32}, {"patch_size": 3}, {"class_token": False, "pooling": "mean"}):
+        with pytest.raises(CheckpointError, match="of another shape"):
+            model.adapted(**change)
 
 
 def test_depths_are_those_of_the_blocks() -> None:

@@ -7,8 +7,8 @@ positions stretched over their grid; and patches can be left out before anything
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from regard.errors import ConfigError
 from regard.layers.block import Block
 from regard.layers.patches import GridKind, GridPositions, PatchEmbedding
 from regard.models.interface import Features, ImageEncoder, check_image_size
+from regard.models.weights import fit, gather
 
 
 @dataclass(frozen=True)
@@ -174,6 +175,40 @@ class Vit(ImageEncoder):
         pooled_BD = rows_BTD[:, 0] if self.config.pooling == "cls" else rows_BTD[:, features.num_extra :].mean(1)
         pooled_BD = self.norm(pooled_BD) if self.config.norm_pooled else pooled_BD
         return pooled_BD if self.pooler is None else torch.tanh(self.pooler(pooled_BD))
+
+    def adapted(self, **change: Any) -> Vit:
+        """Make a model of other settings that begins with what this one has learnt, to be trained further.
+
+        A head of another number of classes is new, and so is a norm that moves behind the mean. Positions are stretched
+        once to the grid of another ``image_size``, and trained there.
+
+        Args:
+            **change: Settings that differ, by name.
+
+        Returns:
+            A model of its own, with copies of the weights, on the same device and in the same precision.
+
+        Raises:
+            CheckpointError: The settings give a tensor another shape: another width, another patch, no class token.
+
+        Source: Dosovitskiy et al. 2020, §3.2; He et al. 2021, appendix A.1, as released.
+        """
+        config = replace(self.config, **change)
+        reference = self.norm.weight
+        model = Vit(config).to(reference.device, reference.dtype).train(self.training)
+        new = tuple(
+            part
+            for part, is_new in (
+                ("head.", config.num_classes != self.config.num_classes),
+                ("norm.", config.norm_pooled and not self.config.norm_pooled),
+            )
+            if is_new
+        )
+        fresh = gather(model)
+        learnt = {name: tensor for name, tensor in gather(self).items() if name in fresh and not name.startswith(new)}
+        learnt["positions.weight"] = torch.cat(self.positions(model.positions.grid)).detach()
+        fit(fresh | learnt, model, where="Vit.adapted")
+        return model
 
     def depth(self, name: str) -> int:
         """Say how deep a parameter stands: 0 before the blocks, then a block each, then all behind them."""
