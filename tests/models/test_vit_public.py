@@ -362,6 +362,10 @@ def test_timm_folders_there_and_back(name: str, tmp_path: Path) -> None:
     names = list_tensors(tmp_path / "timm" / "model.safetensors")
     assert {"pos_embed", "patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "blocks.0.mlp.fc1.bias"} <= {*names}
     assert ("fc_norm.weight" in names) == model.config.norm_pooled
+    attention, tensors = model.blocks[0].self_attn, read_tensors(tmp_path / "timm" / "model.safetensors")
+    parts = torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight])
+    assert torch.equal(tensors["blocks.0.attn.qkv.weight"], parts)
+    assert tensors["patch_embed.proj.weight"].shape == (16, model.config.num_channels, 4, 4)
     known, back, warnings = read_folder(tmp_path / "timm")
     assert (known, warnings) == ("vit", [])
     assert back.config == replace(model.config, drop_path=0.0)
