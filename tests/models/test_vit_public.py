@@ -423,6 +423,25 @@ def test_timm_folders_as_the_hub_has_them(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
+def test_any_odd_setting_of_timm_s_is_refused_in_one_line_or_means_nothing(tmp_path: Path) -> None:
+    timm_folder(tmp_path / "timm", TIMM["class token"])
+    path = tmp_path / "timm" / "config.json"
+    values = json.loads(path.read_text())
+    told: list[str] = []
+    for odd in (*ODD, float("inf"), float("nan"), 1e308):
+        changed = [{**values, key: odd} for key in values]
+        for part in ("model_args", "pretrained_cfg"):
+            changed += [{**values, part: {**values[part], key: odd}} for key in values[part]]
+        for one in changed:
+            path.write_text(json.dumps(one))
+            try:
+                read_folder(tmp_path / "timm")
+            except RegardError as error:
+                told.append(str(error))
+    assert len(told) > 100
+    assert not any("\n" in line for line in told)
+
+
 def test_hugging_face_folders_convert_both_ways_with_their_classes(tmp_path: Path) -> None:
     names = {0: "cat", 1: "dog", 2: "owl"}
     numbers = {name: number for number, name in names.items()}
