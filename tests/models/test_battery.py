@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from regard.attention import Segments, Site, record
 from regard.errors import CheckpointError, ConfigError, UsageError
-from regard.models.interface import EncoderDecoder, ImageEncoder, ImageReconstructor, LanguageModel
+from regard.models.interface import EncoderDecoder, ImageEncoder, LanguageModel
+from regard.models.reconstructor import ImageReconstructor
 from regard.models.registry import check_bounds, families, family
 from regard.models.weights import fit, gather, read_tensors, write_tensors
 from regard.tasks.task import cross_entropy

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from regard.attention import record
 from regard.errors import CheckpointError, ConfigError, UsageError
 from regard.layers.patches import GridPositions, PatchEmbedding, interpolate, patchify, unpatchify
-from regard.models.interface import Reconstruction, check_image_size
+from regard.models.interface import check_image_size
 from regard.models.mae import Mae, MaeConfig
+from regard.models.reconstructor import Reconstruction
 from regard.models.registry import check_bounds, family
 from regard.models.vit import Vit, VitConfig
 

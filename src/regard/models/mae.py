@@ -16,7 +16,7 @@ from regard.attention import Segments
 from regard.errors import ConfigError, UsageError
 from regard.layers.block import Block
 from regard.layers.patches import GridPositions, patchify, unpatchify
-from regard.models.interface import ImageReconstructor, Reconstruction
+from regard.models.reconstructor import ImageReconstructor, Reconstruction
 from regard.models.vit import Vit, VitConfig, grid_for
 
 # Added to a patch's variance, as released.
