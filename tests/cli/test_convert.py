@@ -7,6 +7,8 @@ import pytest
 from cli_tools import Cli, Trained, snapshot
 
 import regard
+from regard.models.public import write_folder
+from regard.models.vit import Vit, VitConfig
 from regard.models.weights import read_tensors
 
 
@@ -49,12 +51,27 @@ def test_beams_that_are_ranked_otherwise_are_told(trained_transformer: Trained, 
     assert cli(["convert", folder, "--to", "huggingface", "-o", "greedy"]).stderr == ""
 
 
+def test_a_model_of_images_goes_to_every_form(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "timm").mkdir()
+    write_folder(tmp_path / "timm", "vit", Vit(VitConfig((12, 8), 3, 5, 4, 16, 1, 2, 24)), form="timm")
+    for path, form, out in (("timm", "regard", "mine"), ("mine", "huggingface", "hub")):
+        done = cli(["convert", path, "--to", form, "-o", out])
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith(f"{out}: a vit, ")
+    # Straight from one public form to the other; norms have timm's epsilon, so nothing stands in the way.
+    assert cli(["convert", "hub", "--to", "timm", "-o", "again"]).returncode == 0
+    assert (tmp_path / "again/model.safetensors").read_bytes() == (tmp_path / "timm/model.safetensors").read_bytes()
+    done = cli(["convert", "again", "--to", "timm", "-o", "no"])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "regard: again: the model is in the form 'timm' already; give another form\n"
+
+
 @pytest.mark.parametrize(
     ("args", "code", "words"),
     [
         (["RUN", "--to", "huggingface", "-o", "hub"], 3, "a 'rnn' has no public layout; keep it in regard's own form"),
         (["RUN", "--to", "regard", "-o", "hub"], 2, "in the form 'regard' already"),
-        (["RUN", "--to", "onnx", "-o", "hub"], 2, "choose from huggingface, regard"),
+        (["RUN", "--to", "onnx", "-o", "hub"], 2, "choose from huggingface, timm, regard"),
         (["RUN", "--to", "huggingface", "-o", "."], 2, "something is there already"),
         (["RUN", "--to", "huggingface"], 2, "--out"),
         (["nothing", "--to", "huggingface", "-o", "hub"], 3, "no model here"),

@@ -1,6 +1,7 @@
 """What every family has to do, for each of its tiny settings. Registration enrols a family here."""
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,28 @@ from torch import Tensor, nn
 
 from regard.attention import Segments, Site, record
 from regard.errors import CheckpointError, ConfigError, UsageError
-from regard.models.interface import EncoderDecoder, LanguageModel
+from regard.models.interface import EncoderDecoder, ImageEncoder, LanguageModel
+from regard.models.reconstructor import ImageReconstructor
 from regard.models.registry import check_bounds, families, family
 from regard.models.weights import fit, gather, read_tensors, write_tensors
 from regard.tasks.task import cross_entropy
 
-CASES = [
-    pytest.param(name, config, id=f"{name}-{place}")
-    for name, one in families().items()
-    if issubclass(one.build, EncoderDecoder | LanguageModel)
-    for place, config in enumerate(one.tiny)
-]
-every_model = pytest.mark.parametrize(("name", "config"), CASES)
+
+def cases(kind: Any) -> list[Any]:
+    """The tiny settings of every family whose model is of a kind."""
+    return [
+        pytest.param(name, config, id=f"{name}-{place}")
+        for name, one in families().items()
+        if issubclass(one.build, kind)
+        for place, config in enumerate(one.tiny)
+    ]
+
+
+every_model = pytest.mark.parametrize(("name", "config"), cases(EncoderDecoder | LanguageModel))
+every_image_encoder = pytest.mark.parametrize(("name", "config"), cases(ImageEncoder))
+every_kind = pytest.mark.parametrize(
+    ("name", "config"), cases(EncoderDecoder | LanguageModel | ImageEncoder | ImageReconstructor)
+)
 Rows = list[list[int]]
 
 
@@ -83,7 +94,7 @@ def ragged(config: Any) -> tuple[Rows, Rows]:
     return tokens(SOURCE_LENGTHS, source, 1), tokens(TARGET_LENGTHS, target, 2)
 
 
-@every_model
+@every_kind
 def test_builds_on_the_meta_device(name: str, config: Any) -> None:
     with torch.device("meta"):
         bare = family(name).build(config)
@@ -162,7 +173,7 @@ def test_weights_go_through_a_file(name: str, config: Any, tmp_path: Path) -> No
         assert all(parameters[other_name][0, 0] == 12345.0 for other_name in rest)
 
 
-@every_model
+@every_kind
 def test_weights_that_do_not_fit_are_refused(name: str, config: Any) -> None:
     model = model_of(name, config)
     weights = gather(model)
@@ -301,23 +312,23 @@ def test_step_by_step_equals_the_full_forward_at_length(name: str, config: Any) 
     check_steps(model_of(name, config), config, prompts=200, steps=64, beams=2)
 
 
-@every_model
+@every_kind
 @pytest.mark.parametrize("value", [10**9, -1])
 def test_sizes_that_no_model_has_are_refused(name: str, config: Any, value: int) -> None:
-    names = [
-        field.name for field in dataclasses.fields(config) if field.name.endswith(("_layers", "_dim", "vocab_size"))
-    ]
-    assert len(names) >= 4
+    endings = ("_layers", "_dim", "_size", "_channels", "_classes")
+    names = [field.name for field in dataclasses.fields(config) if field.name.endswith(endings)]
+    assert len(names) >= 3
     for field_name in names:
-        with pytest.raises(ConfigError, match=f"here: {field_name} is {value}"):
-            check_bounds(dataclasses.replace(config, **{field_name: value}), "here")
+        wrong = (8, value) if isinstance(getattr(config, field_name), tuple) else value
+        with pytest.raises(ConfigError, match=re.escape(f"here: {field_name} is {wrong}")):
+            check_bounds(dataclasses.replace(config, **{field_name: wrong}), "here")
     check_bounds(config, "here")
 
 
-@every_model
+@every_kind
 def test_zero_is_refused_where_it_means_nothing(name: str, config: Any) -> None:
     for field in dataclasses.fields(config):
-        if not field.name.endswith(("_layers", "_dim", "_heads", "vocab_size", "max_len")):
+        if not field.name.endswith(("_layers", "_dim", "_heads", "vocab_size", "max_len", "_channels", "_classes")):
             continue
         none = dataclasses.replace(config, **{field.name: 0})
         if field.default == 0:
@@ -330,6 +341,140 @@ def test_zero_is_refused_where_it_means_nothing(name: str, config: Any) -> None:
 
 def test_an_unknown_family_is_refused() -> None:
     with pytest.raises(
-        ConfigError, match="unknown model family 'transfomer'; choose from bert, gpt, llama, rnn, transformer"
+        ConfigError, match=r"unknown model family 'transfomer'; choose from bert, .*gpt, .*llama, .*rnn, .*transformer"
     ):
         family("transfomer")
+
+
+# --------------------------------------------------------------------------------------------------------------- images
+
+
+def images(config: Any, count: int, seed: int = 1, dtype: torch.dtype = torch.float64, more: int = 0) -> Tensor:
+    """Images of the size that the model is made for, or so many pixels higher and twice as many wider."""
+    height, width = config.image_size
+    draws = torch.Generator().manual_seed(seed)
+    return torch.randn(count, config.num_channels, height + more, width + 2 * more, generator=draws, dtype=dtype)
+
+
+def seen(model: ImageEncoder, pixels_BCYX: Tensor) -> Tensor:
+    """What comes out at the end: scores of classes, or vectors where there is no head."""
+    return model.pool(model(pixels_BCYX)) if model.head is None else model.classify(pixels_BCYX)
+
+
+@every_image_encoder
+def test_images_forward_and_gradients(name: str, config: Any) -> None:
+    model = model_of(name, config)
+    pixels = images(config, 5)
+    features = model(pixels)
+    grid = features.grid_BYXD()
+    assert grid.shape == (5, *features.grid, features.hidden_ND.shape[1])
+    assert features.segments.lengths == (features.num_extra + features.grid[0] * features.grid[1],) * 5
+    assert torch.equal(grid[3, -1, -1], features.hidden_ND.unflatten(0, (5, -1))[3, -1])
+    assert model.pool(features).shape == (5, model.width)
+    assert (model.head is None) == (config.num_classes == 0)
+    out = seen(model, pixels)
+    assert out.shape == (5, config.num_classes or model.width)
+    assert out.isfinite().all()
+    assert out.std(0).min() > 1e-3
+    (out * torch.randn_like(out)).sum().backward()
+    for parameter_name, parameter in model.named_parameters():
+        assert parameter.grad is not None, parameter_name
+        assert parameter.grad.isfinite().all(), parameter_name
+        if not parameter_name.endswith("k_proj.bias"):
+            assert parameter.grad.abs().max() > 1e-9, parameter_name
+
+
+@every_image_encoder
+def test_images_are_the_same_alone_and_in_any_batch(name: str, config: Any) -> None:
+    model = model_of(name, config)
+    for pixels in (images(config, 4), images(config, 4, more=8)):  # positions stretch, windows are padded
+        together = seen(model, pixels)
+        for place in range(4):
+            assert torch.allclose(seen(model, pixels[place : place + 1])[0], together[place], atol=1e-10, rtol=0)
+        order = [2, 0, 3, 1]
+        assert torch.allclose(seen(model, pixels[order]), together[order], atol=1e-10, rtol=0)
+        assert (together[0] - together[1]).abs().max() > 1e-3
+
+
+@every_image_encoder
+def test_images_of_other_channels_are_refused(name: str, config: Any) -> None:
+    model = model_of(name, config)
+    pixels = images(config, 2)
+    for wrong in (torch.cat([pixels, pixels], 1), pixels[0]):
+        with pytest.raises(UsageError) as caught:
+            model(wrong)
+        assert "\n" not in str(caught.value)
+
+
+@every_image_encoder
+def test_images_dropout_is_for_training_alone(name: str, config: Any) -> None:
+    pixels = images(config, 6)
+    first, second = (seen(model_of(name, config), pixels) for _ in range(2))
+    assert torch.equal(first, second)
+    model = model_of(name, config)
+    torch.manual_seed(5)
+    assert torch.equal(seen(model, pixels), first)
+    in_training = seen(model.train(), pixels)
+    if any(getattr(config, field, 0) for field in ("dropout", "attention_dropout", "drop_path")):
+        assert not torch.equal(in_training, first)
+
+
+@every_image_encoder
+def test_images_weights_go_through_a_file(name: str, config: Any, tmp_path: Path) -> None:
+    model, other = model_of(name, config, torch.float32), model_of(name, config, torch.float32, seed=1)
+    pixels = images(config, 3, dtype=torch.float32)
+    assert not torch.equal(seen(model, pixels), seen(other, pixels))
+    weights, parameters = gather(model), dict(other.named_parameters())
+    assert weights.keys() >= parameters.keys()
+    assert not any(torch.equal(weights[key], parameter) for key, parameter in parameters.items())
+    write_tensors(tmp_path / "model.safetensors", weights)
+    fit(read_tensors(tmp_path / "model.safetensors"), other, where="model.safetensors")
+    back = gather(other)
+    assert back.keys() == weights.keys()
+    assert all(back[key].numpy().tobytes() == weight.numpy().tobytes() for key, weight in weights.items())
+    assert torch.equal(seen(model, pixels), seen(other, pixels))
+
+
+@every_image_encoder
+def test_images_attention_is_recorded_in_every_layer(name: str, config: Any) -> None:
+    model = model_of(name, config)
+    pixels = images(config, 3)
+    sites = [site_name for site_name, module in model.named_modules() if isinstance(module, Site)]
+    if not sites:
+        with pytest.raises(UsageError):
+            record(model)
+        return
+    plain = seen(model, pixels)
+    with record(model) as rows:
+        recorded = seen(model, pixels)
+    assert torch.equal(plain, recorded)
+    assert sorted(rows) == sorted(sites)
+    for calls in rows.values():
+        for call in calls:
+            sums = call.weights_HTS.sum(-1)
+            assert torch.allclose(sums, torch.ones_like(sums), atol=1e-12, rtol=0)
+        assert len({(call.sequence, call.queries) for call in calls}) == len(calls) >= 3
+
+
+@every_image_encoder
+def test_images_depth_rises_from_the_pixels_to_the_end(name: str, config: Any) -> None:
+    model = family(name).build(config)
+    depths = {parameter_name: model.depth(parameter_name) for parameter_name, _ in model.named_parameters()}
+    assert set(depths.values()) == set(range(model.num_depths))
+    assert all(depth == model.num_depths - 1 for key, depth in depths.items() if key.startswith("head."))
+
+
+@every_image_encoder
+def test_images_overfits_eight(name: str, config: Any) -> None:
+    torch.manual_seed(0)
+    model = family(name).build(dataclasses.replace(config, num_classes=config.num_classes or 5))
+    model.eval()
+    pixels = images(config, 8, dtype=torch.float32)
+    labels = torch.arange(8) % model.config.num_classes
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2, foreach=True)
+    for _ in range(STEPS):
+        loss = nn.functional.cross_entropy(model.classify(pixels), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert float(loss.detach()) < BOUND, float(loss.detach())

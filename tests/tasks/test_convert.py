@@ -269,7 +269,7 @@ def test_a_request_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / "config.json").write_text('{"model_type": "t5"}')
     for path, out, to, kind, message in (
-        (run, "new", "onnx", UsageError, "unknown form 'onnx'; choose from huggingface, regard"),
+        (run, "new", "onnx", UsageError, "unknown form 'onnx'; choose from huggingface, timm, regard"),
         (run, "new", "regard", UsageError, "in the form 'regard' already"),
         (run, "full", "huggingface", UsageError, "something is there already; give a new folder"),
         (run, "full/mine", "huggingface", UsageError, "something is there already"),

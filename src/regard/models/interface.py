@@ -1,10 +1,10 @@
-"""What families offer that write, fill in masks, see or rebuild images: training, scoring and use need no more."""
+"""What families offer that write, go on from texts, fill in masks or see: training, scoring and use need no more."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, Self, get_args
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from regard.attention import Segments
 from regard.errors import ConfigError, UsageError
+from regard.models.weights import fit, gather
 
 # Which tables of vectors are one: source, target and output; target and output; or none.
 Share = Literal["all", "target", "none"]
@@ -337,16 +338,41 @@ class ImageEncoder(nn.Module, ABC):
             0 for what reads pixels, up to ``num_depths - 1`` for what reads the last block's output.
         """
 
-    def weights_for(self, image_size: tuple[int, int]) -> dict[str, Tensor]:
-        """Give the weights as a model of another image size has them: what stands for places is brought to its grid.
+    def weights_for(self, config: Any) -> dict[str, Tensor]:
+        """Give what was learnt and stays with other settings; what stands for places is brought to their grid.
 
         Args:
-            image_size: Height and width.
+            config: The settings.
 
         Returns:
-            Parameters and persistent buffers by name.
+            Parameters and persistent buffers by name, without those that have to be learnt anew.
         """
-        return self.state_dict()
+        new = "head." if config.num_classes != self.config.num_classes else None
+        return {name: one for name, one in gather(self).items() if new is None or not name.startswith(new)}
+
+    def adapted(self, **change: Any) -> Self:
+        """Make a model of other settings that begins with what this one has learnt, to be trained further.
+
+        A head of another number of classes is new. Positions are brought to the grid of another ``image_size`` once,
+        and trained there.
+
+        Args:
+            **change: Settings that differ, by name.
+
+        Returns:
+            A model of its own, with copies of the weights, on the same device and in the same precision.
+
+        Raises:
+            CheckpointError: The settings give a tensor another shape: another width, another patch.
+
+        Source: Dosovitskiy et al. 2020, §3.2.
+        """
+        config, reference = replace(self.config, **change), next(self.parameters())
+        model = type(self)(config).to(reference.device, reference.dtype).train(self.training)
+        fresh = gather(model)
+        learnt = {name: one for name, one in self.weights_for(config).items() if name in fresh}
+        fit(fresh | learnt, model, where=f"{type(self).__name__}.adapted")
+        return model
 
     def places(self, layer: str, size: tuple[int, int]) -> tuple[tuple[int, int], Sequence[Sequence[int]]] | None:
         """Say where the rows of a layer that attends in windows stand.
@@ -385,101 +411,3 @@ class HoldsImageEncoder(ABC):
     @abstractmethod
     def image_encoder(self) -> ImageEncoder:
         """Give the encoder alone."""
-
-
-@dataclass(frozen=True)
-class Reconstruction:
-    """What was rebuilt of a batch of images from some of their patches.
-
-    Attributes:
-        predicted_BTF: For each patch, row by row, its numbers in the order row, column, channel; as they are trained
-            for, which need not be pixels.
-        masked_BT: Whether the patch was hidden.
-        grid: Rows and columns of patches.
-    """
-
-    predicted_BTF: Tensor
-    masked_BT: Tensor
-    grid: tuple[int, int]
-
-
-class ImageReconstructor(nn.Module, HoldsImageEncoder):
-    """Base of the families that learn to see by rebuilding what is hidden of an image.
-
-    Attributes:
-        config: The family's settings, with ``image_size`` and ``num_channels``.
-        encoder: What sees, an :class:`ImageEncoder`.
-    """
-
-    config: Any
-    encoder: Any
-
-    @abstractmethod
-    def patches(self, pixels_BCYX: Tensor) -> tuple[int, int]:
-        """Say how many patches images have, of which some are hidden.
-
-        Args:
-            pixels_BCYX: Images.
-
-        Returns:
-            Rows and columns.
-
-        Raises:
-            UsageError: Another number of channels, or an image smaller than a patch.
-        """
-
-    @abstractmethod
-    def forward(self, pixels_BCYX: Tensor, noise_BT: Tensor | None = None) -> Reconstruction:
-        """Hide patches and rebuild them from the others.
-
-        Args:
-            pixels_BCYX: Floats, normalized; height and width may be others than ``config.image_size``.
-            noise_BT: A number for each patch; those with the smallest are kept. None draws them.
-
-        Returns:
-            What was rebuilt.
-
-        Raises:
-            UsageError: Another number of channels, or an image of too few patches.
-        """
-
-    @abstractmethod
-    def loss(self, pixels_BCYX: Tensor, rebuilt: Reconstruction) -> tuple[Tensor, Tensor]:
-        """Compare what was rebuilt with what was hidden.
-
-        Args:
-            pixels_BCYX: The images.
-            rebuilt: From :meth:`forward`.
-
-        Returns:
-            The sum over hidden patches, at least float32, and how many there are.
-        """
-
-    @abstractmethod
-    def pictures(self, pixels_BCYX: Tensor, rebuilt: Reconstruction) -> tuple[Tensor, Tensor]:
-        """Turn what was rebuilt into images like those that went in.
-
-        Args:
-            pixels_BCYX: The images.
-            rebuilt: From :meth:`forward`.
-
-        Returns:
-            pixels_BCYX of all patches as they were rebuilt, and masked_B1YX, whether a pixel was hidden; both without
-            what is left over at the bottom and at the right.
-        """
-
-    @abstractmethod
-    def take_encoder(self, num_classes: int = 0, **change: Any) -> ImageEncoder:
-        """Take the encoder out for fine-tuning.
-
-        Args:
-            num_classes: Of a new head; 0 for none.
-            **change: Other settings of the encoder, such as ``drop_path``.
-
-        Returns:
-            A model of its own, with copies of the weights.
-        """
-
-    def image_encoder(self) -> ImageEncoder:
-        """Give the encoder alone, as fine-tuning begins with it."""
-        return self.take_encoder()

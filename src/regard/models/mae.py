@@ -6,7 +6,7 @@ alone. Ours differs in: images of any size, with both tables of positions stretc
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,9 +16,8 @@ from regard.attention import Segments
 from regard.errors import ConfigError, UsageError
 from regard.layers.block import Block
 from regard.layers.patches import GridPositions, patchify, unpatchify
-from regard.models.interface import ImageReconstructor, Reconstruction
+from regard.models.reconstructor import ImageReconstructor, Reconstruction
 from regard.models.vit import Vit, VitConfig, grid_for
-from regard.models.weights import fit, gather
 
 # Added to a patch's variance, as released.
 _VARIANCE_EPS = 1e-6
@@ -229,7 +228,8 @@ class Mae(ImageReconstructor):
 
         Args:
             num_classes: Of a new head; 0 for none.
-            **change: Other settings than these: ``drop_path``, ``pooling="cls", norm_pooled=False`` for a linear probe.
+            **change: Other settings than these: ``image_size``, ``drop_path``; for a linear probe
+                ``pooling="cls", norm_pooled=False``.
 
         Returns:
             A ViT of its own, with copies of the weights; its norm is new where it stands behind the mean.
@@ -237,10 +237,4 @@ class Mae(ImageReconstructor):
         Source: He et al. 2021, appendix A.1.
         """
         usual = {"positions": "learned", "pooling": "mean", "norm_pooled": True}
-        model = Vit(replace(self.encoder.config, **{**usual, "num_classes": num_classes, **change}))
-        learned = gather(self.encoder)
-        if model.config.norm_pooled:
-            learned = {name: tensor for name, tensor in learned.items() if not name.startswith("norm.")}
-        fit({**gather(model), **learned}, model, where="the encoder of the MAE")
-        reference = next(self.encoder.parameters())
-        return model.to(reference.device, reference.dtype).train(self.training)
+        return self.encoder.adapted(**{**usual, "num_classes": num_classes, **change})

@@ -234,7 +234,8 @@ def layout_for(family: str, config: Any, form: str = "huggingface") -> Layout:
     if fitting is not None:
         return fitting
     if not known:
-        raise DataError(f"a {family!r} has no public layout of {form}", mend="keep it in regard's own form")
+        other = f" in {form}'s form" if registry.family(family).public else ""
+        raise DataError(f"a {family!r} has no public layout{other}", mend="keep it in regard's own form")
     reasons = [f"{layout.model_type}: {lacks}" for layout in known if (lacks := layout.lacks(config))]
     why = f" ({'; '.join(reasons)})" if reasons else ""
     raise DataError(f"a {family!r} of these settings has no public layout{why}", mend="keep it in regard's own form")

@@ -8,7 +8,7 @@ positions stretched over their grid; and patches can be left out before anything
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -175,10 +175,13 @@ class Vit(ImageEncoder):
         pooled_BD = self.norm(pooled_BD) if self.config.norm_pooled else pooled_BD
         return pooled_BD if self.pooler is None else torch.tanh(self.pooler(pooled_BD))
 
-    def weights_for(self, image_size: tuple[int, int]) -> dict[str, Tensor]:
-        """Give the weights as a model of another image size has them: positions are stretched over its grid."""
-        table_ND = torch.cat(self.positions(grid_for(image_size, self.config.patch_size)))
-        return {**self.state_dict(), "positions.weight": table_ND}
+    def weights_for(self, config: Any) -> dict[str, Tensor]:
+        """Give what stays with other settings: positions are stretched over their grid; a norm that moves is new."""
+        kept = super().weights_for(config)
+        if config.norm_pooled and not self.config.norm_pooled:
+            kept = {name: one for name, one in kept.items() if not name.startswith("norm.")}
+        grid = grid_for(config.image_size, config.patch_size)
+        return {**kept, "positions.weight": torch.cat(self.positions(grid)).detach().cpu()}
 
     def depth(self, name: str) -> int:
         """Say how deep a parameter stands: 0 before the blocks, then a block each, then all behind them."""

@@ -223,7 +223,11 @@ def _read_timm(values: Mapping[str, Any], where: str) -> VitConfig:
     norm_pooled = pooling == "mean" if said.get("fc_norm") is None else flag(said, "fc_norm", where, False)
     if norm_pooled and pooling == "cls":
         raise FormatError("fc_norm is True with global_pool 'token', which is not known here", where=where)
-    width = count(said, "embed_dim", where)
+    width, ratio = count(said, "embed_dim", where), number(said, "mlp_ratio", where, 4.0)
+    try:
+        mlp_dim = int(width * ratio)
+    except (OverflowError, ValueError) as error:  # infinite, or no number
+        raise FormatError(f"mlp_ratio is {ratio} and embed_dim {str(width)[:20]}", where=where) from error
     return VitConfig(
         image_size=pair(said, "img_size", where),
         num_channels=count(said, "in_chans", where),
@@ -232,7 +236,7 @@ def _read_timm(values: Mapping[str, Any], where: str) -> VitConfig:
         embed_dim=width,
         num_layers=count(said, "depth", where, 12),
         num_heads=count(said, "num_heads", where),
-        mlp_dim=int(width * number(said, "mlp_ratio", where, 4.0)),
+        mlp_dim=mlp_dim,
         class_token=flag(said, "class_token", where, True),
         pooling="cls" if pooling == "cls" else "mean",
         norm_pooled=norm_pooled,

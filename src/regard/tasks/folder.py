@@ -25,8 +25,9 @@ from regard.errors import CheckpointError, ConfigError, DataError, FormatError, 
 from regard.files import json_bytes, on_disk, read_config, reading, write_aside
 from regard.layers.pooling import Pooling
 from regard.models.bert import Bert, BertConfig
-from regard.models.interface import EncoderDecoder, ImageEncoder, ImageReconstructor, LanguageModel, MaskFiller
+from regard.models.interface import EncoderDecoder, ImageEncoder, LanguageModel, MaskFiller
 from regard.models.labelled import Labelled, Tagged
+from regard.models.reconstructor import ImageReconstructor
 from regard.models.registry import check_bounds, families, family
 from regard.models.weights import build_like, gather, read_tensors, write_tensors
 from regard.tasks.filler import Filler, OwnMasks

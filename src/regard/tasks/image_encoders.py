@@ -13,11 +13,8 @@ from regard.errors import ConfigError
 from regard.files import on_disk, read_config
 from regard.models.interface import HoldsImageEncoder, ImageEncoder
 from regard.models.public import read_folder
-from regard.models.weights import fit, gather
 from regard.tasks.building import build
 from regard.tasks.plain import CONFIG_CAP_BYTES, MODEL_TYPE, load_model
-
-_HEAD = "head."
 
 
 def fresh(model: Mapping[str, Any], pixels: Pixels, num_classes: int, does: str) -> ImageEncoder:
@@ -114,8 +111,5 @@ def refit(encoder: ImageEncoder, pixels: Pixels, num_classes: int, model: Mappin
     for name in names:
         if not hasattr(encoder.config, name) or name in ("image_size", "num_channels", "num_classes"):
             raise ConfigError(f"model.{name} is no setting to change", where=init, mend="leave it out")
-    config = replace(encoder.config, image_size=tuple(pixels.size), num_classes=num_classes, **names)
-    made = type(encoder)(config)
-    kept = {name: one for name, one in encoder.weights_for(pixels.size).items() if not name.startswith(_HEAD)}
-    fit(kept | {name: one for name, one in gather(made).items() if name.startswith(_HEAD)}, made, where=init)
-    return made
+    # Classes of the same number need not be the same classes: the old head goes first.
+    return encoder.adapted(num_classes=0).adapted(image_size=tuple(pixels.size), num_classes=num_classes, **names)

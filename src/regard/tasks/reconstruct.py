@@ -17,7 +17,7 @@ from regard.data.images import Images
 from regard.data.pixels import Pixels
 from regard.data.sheets import sheet
 from regard.metrics.measure import Measure
-from regard.models.interface import ImageReconstructor
+from regard.models.reconstructor import ImageReconstructor
 from regard.tasks.building import build
 from regard.tasks.image_data import ImageCorpus, ImageData, read_corpus
 from regard.tasks.image_task import ImageTask

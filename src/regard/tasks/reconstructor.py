@@ -14,7 +14,7 @@ from torch import Tensor
 from regard.data.images import Images
 from regard.data.pixels import Pixels
 from regard.decoding import DecodeOptions
-from regard.models.interface import ImageReconstructor, Reconstruction
+from regard.models.reconstructor import ImageReconstructor, Reconstruction
 from regard.tasks.image_classifier import BATCH_IMAGES, ImageEmbedder
 from regard.tasks.task import evaluating
 
