@@ -1,4 +1,4 @@
-"""What families offer that write, go on from texts, fill in masks or see: training, scoring and use need no more."""
+"""What families offer that write, fill in masks, see or rebuild images: training, scoring and use need no more."""
 
 from __future__ import annotations
 
@@ -32,6 +32,23 @@ def check_share(share: str, source_vocab_size: int, target_vocab_size: int) -> N
     if share == "all" and source_vocab_size != target_vocab_size:
         sizes = f"{source_vocab_size} source and {target_vocab_size} target tokens cannot share one table"
         raise ConfigError(sizes, mend="train one tokenizer for both, or set share: target")
+
+
+def check_image_size(size: tuple[int, ...]) -> tuple[int, int]:
+    """Refuse a size of images that is not a height and a width.
+
+    Args:
+        size: The setting.
+
+    Returns:
+        Height and width in pixels.
+
+    Raises:
+        ConfigError: There are not just two numbers, or one is below 1.
+    """
+    if len(size) != 2 or min(size) < 1:
+        raise ConfigError(f"image_size is {list(size)}", mend="give height and width in pixels: [224, 224]")
+    return size[0], size[1]
 
 
 class DecoderState(Protocol):
@@ -335,3 +352,97 @@ class ImageEncoder(nn.Module, ABC):
             raise UsageError("a model without a head", where=type(self).__name__, mend="set num_classes")
         logits_BV = self.head(self.pool(self(pixels_BCYX)))
         return logits_BV.to(torch.promote_types(logits_BV.dtype, torch.float32))
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """What was rebuilt of a batch of images from some of their patches.
+
+    Attributes:
+        predicted_BTF: For each patch, row by row, its numbers in the order row, column, channel; as they are trained
+            for, which need not be pixels.
+        masked_BT: Whether the patch was hidden.
+        grid: Rows and columns of patches.
+    """
+
+    predicted_BTF: Tensor
+    masked_BT: Tensor
+    grid: tuple[int, int]
+
+
+class ImageReconstructor(nn.Module, ABC):
+    """Base of the families that learn to see by rebuilding what is hidden of an image.
+
+    Attributes:
+        config: The family's settings, with ``image_size`` and ``num_channels``.
+        encoder: What sees, an :class:`ImageEncoder`.
+    """
+
+    config: Any
+    encoder: Any
+
+    @abstractmethod
+    def patches(self, pixels_BCYX: Tensor) -> tuple[int, int]:
+        """Say how many patches images have, of which some are hidden.
+
+        Args:
+            pixels_BCYX: Images.
+
+        Returns:
+            Rows and columns.
+
+        Raises:
+            UsageError: Another number of channels, or an image smaller than a patch.
+        """
+
+    @abstractmethod
+    def forward(self, pixels_BCYX: Tensor, noise_BT: Tensor | None = None) -> Reconstruction:
+        """Hide patches and rebuild them from the others.
+
+        Args:
+            pixels_BCYX: Floats, normalized; height and width may be others than ``config.image_size``.
+            noise_BT: A number for each patch; those with the smallest are kept. None draws them.
+
+        Returns:
+            What was rebuilt.
+
+        Raises:
+            UsageError: Another number of channels, or an image of too few patches.
+        """
+
+    @abstractmethod
+    def loss(self, pixels_BCYX: Tensor, rebuilt: Reconstruction) -> tuple[Tensor, Tensor]:
+        """Compare what was rebuilt with what was hidden.
+
+        Args:
+            pixels_BCYX: The images.
+            rebuilt: From :meth:`forward`.
+
+        Returns:
+            The sum over hidden patches, at least float32, and how many there are.
+        """
+
+    @abstractmethod
+    def pictures(self, pixels_BCYX: Tensor, rebuilt: Reconstruction) -> tuple[Tensor, Tensor]:
+        """Turn what was rebuilt into images like those that went in.
+
+        Args:
+            pixels_BCYX: The images.
+            rebuilt: From :meth:`forward`.
+
+        Returns:
+            pixels_BCYX of all patches as they were rebuilt, and masked_B1YX, whether a pixel was hidden; both without
+            what is left over at the bottom and at the right.
+        """
+
+    @abstractmethod
+    def take_encoder(self, num_classes: int = 0, **change: Any) -> ImageEncoder:
+        """Take the encoder out for fine-tuning.
+
+        Args:
+            num_classes: Of a new head; 0 for none.
+            **change: Other settings of the encoder, such as ``drop_path``.
+
+        Returns:
+            A model of its own, with copies of the weights.
+        """

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,12 @@ from torch import Tensor, nn
 from regard.errors import CheckpointError, DataError, FormatError
 from regard.files import json_bytes, read_config, write_aside
 from regard.models import registry
+from regard.models.values import choose as choose
+from regard.models.values import count as count
+from regard.models.values import expect as expect
+from regard.models.values import flag as flag
+from regard.models.values import layout_name
+from regard.models.values import number as number
 from regard.models.weights import build_like, gather, read_tensors, write_tensors
 
 
@@ -54,17 +60,20 @@ class Rule:
         return (self.ours,) if isinstance(self.ours, str) else self.ours
 
 
+Form = Literal["huggingface", "timm"]
+
+
 @dataclass(frozen=True)
 class Layout:
     """How a family's public checkpoints are laid out.
 
     Attributes:
-        model_type: What config.json calls the family.
+        model_type: What config.json calls the layout; see :func:`regard.models.values.layout_name`.
         architecture: What it calls the model with the head that our settings ask for.
         prefix: What names of the body begin with where there is a head; a file of the body alone has none.
         rules: The tensors, for our settings.
-        head: Their name of the output table, which a tied checkpoint may leave out.
-        embed: Their name of the table that it is tied to.
+        head: Their name of the output table, which a tied checkpoint may leave out; empty where none is ever tied.
+        embed: Their name of the table that it is tied to; empty likewise.
         buffers: Ends of names that carry nothing: masks and the like, which every model makes anew.
         read: From config.json to our settings; raises FormatError for what we have not.
         write: From our settings to config.json.
@@ -73,6 +82,10 @@ class Layout:
         adapt: From our settings and tensors to those of the same function that it can hold.
         tables: Tensors that carry nothing, and that their reader asks for all the same.
         check: Refuses tensors of the file that carry nothing only as long as they hold what every model makes anew.
+        told: From our settings and the file's tensors to our settings, where config.json leaves open what tensors tell.
+        spellings: Parts of names as some files have them, and as the rules have them.
+        form: Whose folders they are; the config.json of ``timm`` is all that ``write`` says.
+        labels: Entries of config.json that are its user's words, such as names of classes.
     """
 
     model_type: str
@@ -89,6 +102,10 @@ class Layout:
     adapt: Callable[[Any, dict[str, Tensor]], tuple[Any, dict[str, Tensor]]] = lambda config, tensors: (config, tensors)
     tables: Callable[[Any], dict[str, Tensor]] = lambda config: {}
     check: Callable[[Any, Mapping[str, Tensor], str], None] = lambda config, theirs, where: None
+    told: Callable[[Any, Mapping[str, Tensor]], Any] = lambda config, theirs: config
+    spellings: tuple[tuple[str, str], ...] = ()
+    form: Form = "huggingface"
+    labels: tuple[str, ...] = ()
 
     def expanded(self, config: Any) -> list[Rule]:
         """Write the rules out for every layer.
@@ -105,85 +122,6 @@ class Layout:
                 parts = tuple(part.replace("{i}", str(i)) for part in rule.parts)
                 every.append(replace(rule, theirs=rule.theirs.replace("{i}", str(i)), ours=parts))
         return every
-
-
-def expect(values: Mapping[str, Any], where: str, **wanted: Any) -> None:
-    """Refuse settings that would make another function of the model.
-
-    Args:
-        values: config.json.
-        where: Its path.
-        **wanted: What each has to be where it is there.
-
-    Raises:
-        FormatError: One is something else.
-    """
-    for name, value in wanted.items():
-        if name in values and values[name] != value:
-            raise FormatError(f"{name} is {values[name]!r}; only {value!r} is known here", where=where)
-
-
-def choose(values: Mapping[str, Any], name: str, known: Mapping[str, str], where: str) -> str:
-    """Translate a setting that is a name.
-
-    Args:
-        values: config.json.
-        name: The setting.
-        known: Our names by theirs.
-        where: Path of config.json.
-
-    Returns:
-        Our name.
-
-    Raises:
-        FormatError: It is missing or unknown.
-    """
-    value = values.get(name)
-    if not isinstance(value, str) or value not in known:
-        raise FormatError(f"{name} is {str(value)[:40]!r}", where=where, mend=f"known: {', '.join(known)}")
-    return known[value]
-
-
-def number(values: Mapping[str, Any], name: str, where: str, default: float | None = None) -> Any:
-    """Take a setting that is a number.
-
-    Args:
-        values: config.json.
-        name: The setting.
-        where: Path of config.json.
-        default: What a missing one is; None refuses that.
-
-    Returns:
-        The number.
-
-    Raises:
-        FormatError: It is missing or no number.
-    """
-    value = values.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise FormatError(f"{name} is {value!r}, not a number", where=where)
-    return value
-
-
-def count(values: Mapping[str, Any], name: str, where: str, default: int | None = None) -> int:
-    """Take a setting that is a whole number.
-
-    Args:
-        values: config.json.
-        name: The setting.
-        where: Path of config.json.
-        default: What a missing one is; None refuses that.
-
-    Returns:
-        The number.
-
-    Raises:
-        FormatError: It is missing or no whole number.
-    """
-    value = number(values, name, where, default)
-    if not isinstance(value, int):
-        raise FormatError(f"{name} is {value!r}, not a whole number", where=where)
-    return value
 
 
 def describe(folder: Path) -> tuple[registry.Family, Any]:
@@ -203,27 +141,6 @@ def describe(folder: Path) -> tuple[registry.Family, Any]:
     values = read_config(folder / "config.json")
     known, layout = _layout_of(values, where)
     return known, layout.read(values, where)
-
-
-def flag(values: Mapping[str, Any], name: str, where: str, default: bool) -> bool:
-    """Take a setting that is on or off.
-
-    Args:
-        values: config.json.
-        name: The setting.
-        where: Path of config.json.
-        default: What a missing one is.
-
-    Returns:
-        Whether it is on.
-
-    Raises:
-        FormatError: It is neither.
-    """
-    value = values.get(name, default)
-    if not isinstance(value, bool):
-        raise FormatError(f"{name} is {str(value)[:40]!r}, neither true nor false", where=where)
-    return value
 
 
 def both(theirs: str, ours: str, **how: Any) -> Iterator[Rule]:
@@ -260,7 +177,8 @@ def read_folder(folder: Path) -> tuple[str, nn.Module, list[str]]:
     family, layout = _layout_of(values, where)
     config = layout.read(values, where)
     registry.check_bounds(config, where)
-    theirs = _read_shards(folder)
+    theirs = {_spelt(layout, name): tensor for name, tensor in _read_shards(folder).items()}
+    config = layout.told(config, theirs)
     warnings: list[str] = []
     head, embed = (_found(theirs, name, layout.prefix) for name in (layout.head, layout.embed))
     if head is not None and embed is not None and config.tie and not torch.equal(theirs[head], theirs[embed]):
@@ -273,7 +191,9 @@ def read_folder(folder: Path) -> tuple[str, nn.Module, list[str]]:
     return family.name, build_like(family.build, config, weights, folder), warnings
 
 
-def write_folder(folder: Path, family: str, model: nn.Module, more: Mapping[str, Any] | None = None) -> None:
+def write_folder(
+    folder: Path, family: str, model: nn.Module, more: Mapping[str, Any] | None = None, form: str = "huggingface"
+) -> None:
     """Write a model as a public folder.
 
     Args:
@@ -281,24 +201,27 @@ def write_folder(folder: Path, family: str, model: nn.Module, more: Mapping[str,
         family: The model's family.
         model: The model.
         more: Further entries of config.json, such as the numbers of special tokens; None for none.
+        form: Whose folder it is.
 
     Raises:
         DataError: The family has no public layout, or none for these settings.
     """
-    layout = layout_for(family, model.config)
+    layout = layout_for(family, model.config, form)
     config, tensors = layout.adapt(model.config, gather(model))
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     values = {"model_type": layout.model_type, "architectures": [layout.architecture(config)], "dtype": dtype}
-    write_aside(folder / "config.json", json_bytes(values | layout.write(config) | dict(more or {})))
+    values = (values if form == "huggingface" else {}) | layout.write(config)
+    write_aside(folder / "config.json", json_bytes(values | dict(more or {})))
     write_tensors(folder / "model.safetensors", to_public(layout, config, tensors))
 
 
-def layout_for(family: str, config: Any) -> Layout:
+def layout_for(family: str, config: Any, form: str = "huggingface") -> Layout:
     """Find the public layout that can hold a model.
 
     Args:
         family: The model's family.
         config: Its settings.
+        form: Whose folders.
 
     Returns:
         The family's first layout that can.
@@ -306,12 +229,13 @@ def layout_for(family: str, config: Any) -> Layout:
     Raises:
         DataError: There is none; what stands in the way is said.
     """
-    known = registry.family(family).public
+    known = [layout for layout in registry.family(family).public if layout.form == form]
     fitting = next((layout for layout in known if layout.fits(config) and not layout.lacks(config)), None)
     if fitting is not None:
         return fitting
     if not known:
-        raise DataError(f"a {family!r} has no public layout", mend="keep it in regard's own form")
+        other = f" in {form}'s form" if registry.family(family).public else ""
+        raise DataError(f"a {family!r} has no public layout{other}", mend="keep it in regard's own form")
     reasons = [f"{layout.model_type}: {lacks}" for layout in known if (lacks := layout.lacks(config))]
     why = f" ({'; '.join(reasons)})" if reasons else ""
     raise DataError(f"a {family!r} of these settings has no public layout{why}", mend="keep it in regard's own form")
@@ -342,7 +266,7 @@ def from_public(layout: Layout, config: Any, theirs: Mapping[str, Tensor], where
         if name is not None:
             used.add(name)
             used.update(copy for copy in rule.copies if copy in theirs and torch.equal(theirs[copy], theirs[name]))
-        if rule.theirs == layout.head and config.tie:
+        if layout.head and rule.theirs == layout.head and config.tie:
             continue
         if name is None:
             missing.append(rule.theirs)
@@ -354,7 +278,7 @@ def from_public(layout: Layout, config: Any, theirs: Mapping[str, Tensor], where
                 raise CheckpointError(what, where=where, mend="see that config.json belongs to these tensors")
             tensor = tensor.flatten(1)
         tensor = tensor.T if rule.transposed and tensor.dim() == 2 else tensor
-        if rule.row and tensor.dim() == 2 and len(tensor) == 1:
+        if rule.row and tensor.dim() >= 2 and len(tensor) == 1:
             tensor = tensor[0]
         if rule.alternating and tensor.dim() and len(tensor) % (2 * rule.alternating) == 0:
             tensor = tensor.unflatten(0, (rule.alternating, -1, 2)).transpose(1, 2).flatten(0, 2)
@@ -392,7 +316,7 @@ def to_public(layout: Layout, config: Any, ours: Mapping[str, Tensor]) -> dict[s
     rules = layout.expanded(config)
     prefix = layout.prefix if any(rule.outside for rule in rules) else ""
     for rule in rules:
-        if rule.theirs == layout.head and config.tie:
+        if layout.head and rule.theirs == layout.head and config.tie:
             continue
         whole = torch.cat([ours[part] for part in rule.parts])
         name = rule.theirs if rule.outside else prefix + rule.theirs
@@ -401,7 +325,7 @@ def to_public(layout: Layout, config: Any, ours: Mapping[str, Tensor]) -> dict[s
         whole = whole[None] if rule.row else whole
         whole = whole.T if rule.transposed and whole.dim() == 2 else whole
         theirs[name] = (whole.reshape(rule.shape) if rule.shape else whole).contiguous()
-        if not config.tie:  # what is not tied, a reader does not make anew
+        if rule.copies and not config.tie:  # what is not tied, a reader does not make anew
             theirs |= {copy: theirs[name].clone() for copy in rule.copies}
     dtype = next(iter(theirs.values())).dtype
     return theirs | {prefix + name: table.to(dtype) for name, table in layout.tables(config).items()}
@@ -412,6 +336,13 @@ def _found(tensors: Mapping[str, Tensor], name: str, prefix: str) -> str | None:
     return next((one for one in (prefix + name, name) if one in tensors), None)
 
 
+def _spelt(layout: Layout, name: str) -> str:
+    """Give a tensor's name as the rules have it."""
+    for other, usual in layout.spellings:
+        name = name.replace(other, usual)
+    return name
+
+
 def known_layouts() -> dict[str, tuple[registry.Family, Layout]]:
     """Give families and layouts by the ``model_type`` of their config.json."""
     return {layout.model_type: (one, layout) for one in registry.families().values() for layout in one.public}
@@ -419,9 +350,9 @@ def known_layouts() -> dict[str, tuple[registry.Family, Layout]]:
 
 def _layout_of(values: Mapping[str, Any], where: str) -> tuple[registry.Family, Layout]:
     known = known_layouts()
-    kind = values.get("model_type")
-    if not isinstance(kind, str) or kind not in known:
-        raise FormatError(f"model_type is {str(kind)[:40]!r}", where=where, mend=f"known: {', '.join(sorted(known))}")
+    kind = layout_name(values)
+    if kind not in known:
+        raise FormatError(f"model_type is {kind[:40]!r}", where=where, mend=f"known: {', '.join(sorted(known))}")
     return known[kind]
 
 

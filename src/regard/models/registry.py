@@ -80,22 +80,30 @@ def check_bounds(config: Any, where: str) -> None:
     Raises:
         ConfigError: A size is 0 where that means nothing, negative, or beyond all reason.
     """
-    sizes = (
+    limits = (
         ("_layers", 1_000),
         ("_heads", 4_096),
         ("_dim", 262_144),
         ("vocab_size", 16_777_216),
         ("max_len", 16_777_216),
+        ("_size", 65_536),
+        ("_channels", 65_536),
+        ("_classes", 16_777_216),
+        ("_types", 1_000),
+        ("_languages", 10_000),
+        ("_position", 1_000),
+        ("_base", 1e12),
+        ("_eps", 1.0),
     )
-    limits = (*sizes, ("_types", 1_000), ("_languages", 10_000), ("_position", 1_000), ("_base", 1e12), ("_eps", 1.0))
     for item in fields(config):
         value = getattr(config, item.name)
         # Where none is a choice, none is the default; of segment types there may be none as well.
         least = 0 if item.default == 0 or isinstance(value, float) or item.name.endswith("_types") else 1
-        for ending, limit in limits:
-            if item.name.endswith(ending) and not least <= value <= limit:
+        limit = next((limit for ending, limit in limits if item.name.endswith(ending)), None)
+        for one in value if isinstance(value, tuple) else (value,):
+            if limit is not None and not least <= one <= limit:
                 raise ConfigError(f"{item.name} is {value}", where=where, mend=f"give {least} to {limit:,}")
-        if "dropout" in item.name and not 0 <= value < 1:
+        if ("dropout" in item.name or item.name == "drop_path") and not 0 <= value < 1:
             raise ConfigError(f"{item.name} is {value}", where=where, mend="give a probability in [0, 1)")
 
 
