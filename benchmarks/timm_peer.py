@@ -1,8 +1,8 @@
 """timm's ViT and Swin beside ours: from timm's own random start, through the folder that timm writes, and back.
 
 In float64 every block's output, the last norm's and the scores (or pooled vectors) have to agree to 1e-10; in float32
-they may be off by twice timm's own error, and a billionth of the largest number more. Then timm has to load the folder
-that we write, and hold the same bytes.
+they may be off by twice timm's own error, and 1e-7 more. Then timm has to load the folder that we write, and hold the
+same bytes.
 
     make parity
 """
@@ -135,7 +135,7 @@ def compare(family: str, architecture: str, args: dict[str, Any], head: dict[str
     theirs = moved(timm.create_model(architecture, **args, **head))
     height, width = theirs.patch_embed.img_size
     draws = torch.Generator().manual_seed(1)
-    pixels = torch.randn(2, head.get("in_chans", 3), height, width, generator=draws, dtype=torch.float64)
+    pixels = torch.randn(4, head.get("in_chans", 3), height, width, generator=draws, dtype=torch.float64)
     exactly = copy.deepcopy(theirs).double()
     with tempfile.TemporaryDirectory() as folder:
         save_for_hf(theirs, folder, model_args=args, safe_serialization=True)
@@ -144,7 +144,7 @@ def compare(family: str, architecture: str, args: dict[str, Any], head: dict[str
     far = max(worst(of_ours(copy.deepcopy(ours).double().eval(), pixels), exact))
     mine, error = worst(of_ours(ours.eval(), pixels), exact), worst(of_theirs(family, theirs, pixels), exact)
     times = max(m / max(e, 1e-9) for m, e in zip(mine, error, strict=True))
-    slack = [2 * e + 1e-9 * float(layer.abs().max()) for e, layer in zip(error, exact, strict=True)]
+    close = all(m <= 2 * e + 1e-7 for m, e in zip(mine, error, strict=True))
     with tempfile.TemporaryDirectory() as folder:
         write_folder(Path(folder), known, ours, form="timm")
         back = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
@@ -154,7 +154,7 @@ def compare(family: str, architecture: str, args: dict[str, Any], head: dict[str
     )
     with torch.inference_mode():
         same = same and torch.equal(back(pixels.float()), theirs(pixels.float()))
-    passed = known == family and far <= BOUND and all(m <= s for m, s in zip(mine, slack, strict=True)) and same
+    passed = known == family and far <= BOUND and close and same
     count = sum(parameter.numel() for parameter in theirs.parameters())
     row = [f"{height} × {width}", f"{count:,}", len(exact), f"{far:.1e}", f"{max(error):.1e}", f"{times:.2f}"]
     return [*row, "same bytes" if same else "DIFFERS"], passed
