@@ -347,11 +347,16 @@ class WindowBias(Bias):
         Returns:
             The bias.
         """
-        return self if size == (self.window, self.window) else _SmallerWindow(self, size)
+        return self if size == (self.window, self.window) else SmallerWindow(self, size)
 
 
-class _SmallerWindow(Bias):
-    """The bias of windows that are smaller than the table."""
+class SmallerWindow(Bias):
+    """The numbers of a table for windows of M × M tokens, in windows that are smaller; see :meth:`WindowBias.within`.
+
+    Args:
+        whole: The table's.
+        size: Height and width of a window, each at most M.
+    """
 
     def __init__(self, whole: WindowBias, size: tuple[int, int]) -> None:
         super().__init__()
