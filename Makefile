@@ -6,6 +6,7 @@
 #   make lint            every check of style, types, imports, docstrings, spelling
 #   make slow            slow and network tests alone
 #   make lm-eval         the tests beside EleutherAI's lm-eval, in an environment of its own
+#   make parity          our ViT and Swin beside timm's, in an environment of its own
 #   make format          let ruff lay out the code
 #   make clean           remove caches and builds (runs/ and the environments stay)
 
@@ -14,16 +15,20 @@ VENV ?= .venv
 VENV_PYDOCLINT := $(VENV)-pydoclint
 # lm-eval brings thirty packages that nothing else needs, and more than a minute of installing.
 VENV_LM_EVAL := $(VENV)-lm-eval
+# timm needs torchvision, which works with the torch of its own release alone: a CUDA build, 6 GB.
+VENV_PARITY := $(VENV)-parity
+PARITY_PINS := torch==2.14.1 torchvision==0.29.1 timm==1.0.31
 BIN := $(VENV)/bin
 BASE := $(VENV)/.ready
 DEV := $(VENV)/.ready-dev
 PYDOCLINT := $(VENV_PYDOCLINT)/.ready
 LM_EVAL := $(VENV_LM_EVAL)/.ready
+PARITY := $(VENV_PARITY)/.ready
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-baselines test unit slow lm-eval lint lint-style lint-types lint-imports lint-docstrings lint-spelling format clean
+.PHONY: help demo demo-baselines test unit slow lm-eval parity lint lint-style lint-types lint-imports lint-docstrings lint-spelling format clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -48,6 +53,9 @@ slow: $(DEV)
 
 lm-eval: $(LM_EVAL)
 	$(VENV_LM_EVAL)/bin/python -m pytest -q tests/test_lm_eval.py
+
+parity: $(PARITY)
+	OMP_NUM_THREADS=1 $(VENV_PARITY)/bin/python -m benchmarks.timm_peer
 
 lint: lint-style lint-types lint-imports lint-docstrings lint-spelling
 
@@ -120,6 +128,14 @@ $(LM_EVAL): pyproject.toml constraints.txt
 	@echo "· $(VENV_LM_EVAL): torch, regard, lm-eval and what they need"
 	@$(VENV_LM_EVAL)/bin/python $(PIP_INSTALL) torch
 	@$(VENV_LM_EVAL)/bin/python $(PIP_INSTALL) -e '.[lm-eval]' pytest hypothesis transformers accelerate
+	@touch $@
+
+# All pins but that of torch, which is another one here.
+$(PARITY): pyproject.toml constraints.txt Makefile
+	@$(call make-venv,$(VENV_PARITY))
+	@echo "· $(VENV_PARITY): torch and torchvision (6 GB), timm, regard and what they need"
+	@grep -v '^torch==' constraints.txt > $(VENV_PARITY)/constraints.txt
+	@$(VENV_PARITY)/bin/python -m pip install -qq --disable-pip-version-check -c $(VENV_PARITY)/constraints.txt $(PARITY_PINS) -e .
 	@touch $@
 
 comma := ,

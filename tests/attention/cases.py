@@ -249,7 +249,12 @@ POSITIONS = {
         lambda f: positions.RelativeBias(HEADS, 7, 11, bidirectional=False),
         lambda f, p: oracle.t5(p["weight"], greatest=11, both=False),
     ),
-    "Swin": PositionCase(lambda f: positions.WindowBias(HEADS, WINDOW), lambda f, p: oracle.swin(p["weight"], WINDOW)),
+    "Swin": PositionCase(
+        lambda f: positions.WindowBias(HEADS, WINDOW), lambda f, p: oracle.swin(p["weight"], WINDOW, WINDOW)
+    ),
+    "Swin, smaller windows": PositionCase(
+        lambda f: positions.WindowBias(HEADS, 9).within((9, 3)), lambda f, p: oracle.swin(p["whole.weight"], 9, 3)
+    ),
     "rotary and ALiBi": PositionCase(
         lambda f: positions.Alibi(HEADS), lambda f, p: oracle.alibi(HEADS), rotary="halves"
     ),

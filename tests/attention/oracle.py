@@ -248,12 +248,12 @@ def t5(weight: Array, greatest: int, both: bool) -> Bias:
     return lambda at: weight[t5_bucket(at.distance, len(weight), greatest, both), at.head]
 
 
-def swin(weight: Array, window: int) -> Bias:
+def swin(weight: Array, window: int, width: int) -> Bias:
     """A number for each head and offset (down, right) between two tokens of a window that is stored row by row."""
 
     def bias(at: Place) -> float:
-        down = at.query // window - at.key // window
-        right = at.query % window - at.key % window
+        down = at.query // width - at.key // width
+        right = at.query % width - at.key % width
         return weight[(down + window - 1) * (2 * window - 1) + right + window - 1, at.head]
 
     return bias

@@ -244,7 +244,7 @@ class Tensors(Mask):
         batch, heads, queries, keys = self.allowed_BHTS.shape
         return self.allowed_BHTS[
             at.sequence % batch,
-            at.head.clamp(max=heads - 1),
+            at.head.clamp(max=heads - 1) if heads > 1 else 0,  # what all heads share is not written out for each
             at.query.clamp(max=queries - 1),
             at.key.clamp(max=keys - 1),
         ]

@@ -303,17 +303,70 @@ class WindowBias(Bias):
         nn.init.trunc_normal_(self.weight, std=0.02)
 
     def forward(self, at: Grid) -> Tensor:
-        side = 2 * self.window - 1
-        rows = at.query // self.window - at.key // self.window + self.window - 1
-        columns = at.query % self.window - at.key % self.window + self.window - 1
+        return self.at_offsets(at, self.window)
+
+    def at_offsets(self, at: Grid, width: int) -> Tensor:
+        """Give the bias between the tokens of a window that may be smaller.
+
+        Args:
+            at: Where the scores stand.
+            width: Tokens of a row of the window, at most M.
+
+        Returns:
+            Floats, broadcastable to (B, H, T, S).
+        """
+        middle, side = self.window - 1, 2 * self.window - 1
+        rows = at.query // width - at.key // width + middle
+        columns = at.query % width - at.key % width + middle
         return self.weight[rows * side + columns, at.head]
 
     def check(self, sequences: int, heads: int, queries: int, keys: int) -> None:
+        self.check_size((self.window, self.window), heads, max(queries, keys))
+
+    def check_size(self, size: tuple[int, int], heads: int, tokens: int) -> None:
+        """Refuse a batch that does not fit windows of a size.
+
+        Args:
+            size: Height and width of a window.
+            heads: Query heads H.
+            tokens: The most tokens of a sequence.
+
+        Raises:
+            UsageError: There are other heads, or more tokens.
+        """
         _check_heads("window biases", self.weight.shape[1], heads)
-        if max(queries, keys) > self.window**2:
-            raise UsageError(
-                f"{max(queries, keys)} tokens in a window of {self.window} × {self.window}", where="attend"
-            )
+        if tokens > size[0] * size[1]:
+            raise UsageError(f"{tokens} tokens in a window of {size[0]} × {size[1]}", where="attend")
+
+    def within(self, size: tuple[int, int]) -> Bias:
+        """See the same numbers in smaller windows: an offset keeps its number.
+
+        Args:
+            size: Height and width of a window, each at most M.
+
+        Returns:
+            The bias.
+        """
+        return self if size == (self.window, self.window) else SmallerWindow(self, size)
+
+
+class SmallerWindow(Bias):
+    """The numbers of a table for windows of M × M tokens, in windows that are smaller; see :meth:`WindowBias.within`.
+
+    Args:
+        whole: The table's.
+        size: Height and width of a window, each at most M.
+    """
+
+    def __init__(self, whole: WindowBias, size: tuple[int, int]) -> None:
+        super().__init__()
+        self.whole, self.size = whole, size
+
+    def forward(self, at: Grid) -> Tensor:
+        return self.whole.at_offsets(at, self.size[1])
+
+    def check(self, sequences: int, heads: int, queries: int, keys: int) -> None:
+        self.whole.check_size(self.size, heads, max(queries, keys))
 
 
 def _check_heads(what: str, own: int, heads: int) -> None:

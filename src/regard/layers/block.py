@@ -13,6 +13,7 @@ from regard.attention.positions import Bias
 from regard.errors import ConfigError, UsageError
 from regard.layers.drop_path import DropPath
 from regard.layers.mlp import MLP
+from regard.layers.windows import Windows
 
 
 class Block(nn.Module):
@@ -105,6 +106,7 @@ class Block(nn.Module):
         mask: Mask | None = None,
         bias: Bias | None = None,
         positions_N: Tensor | None = None,
+        windows: Windows | None = None,
     ) -> Tensor:
         """Run the block over whole sequences.
 
@@ -116,13 +118,17 @@ class Block(nn.Module):
             mask: For self-attention.
             bias: For self-attention's scores.
             positions_N: Position of each token, for rotation; None counts from 0 in each sequence.
+            windows: What self-attention sees in the place of whole sequences, of which each is a grid; mask, bias and
+                positions are then those of the tokens of windows.
 
         Returns:
             y_ND.
         """
-        update_ND = self.self_attn(
-            self._before(x_ND, self.self_norm), segments, mask=mask, bias=bias, positions_N=positions_N
-        )
+        before_ND, attended = self._before(x_ND, self.self_norm), segments
+        if windows is not None:
+            before_ND, attended, mask = windows.take(before_ND), windows.segments, windows.within(mask)
+        update_ND = self.self_attn(before_ND, attended, mask=mask, bias=bias, positions_N=positions_N)
+        update_ND = update_ND if windows is None else windows.give(update_ND)
         x_ND = self._after(x_ND, update_ND, self.self_norm, segments)
         if self.cross_attn is not None and self.cross_norm is not None:
             before_ND = self._before(x_ND, self.cross_norm)

@@ -1,4 +1,4 @@
-"""What families offer that write, go on from texts, fill in masks or see: training, scoring and use need no more."""
+"""What families offer that write, fill in masks, see or rebuild images: training, scoring and use need no more."""
 
 from __future__ import annotations
 
