@@ -130,7 +130,7 @@ class Task(Protocol):
             whose names begin with ``turns[n % len(turns)]`` and a dot. Empty: all of them at every step.
     """
 
-    needs_whole_batch = False  # micro-batches cannot be summed, as where all images of a batch are compared
+    needs_whole_batch: bool = False  # micro-batches cannot be summed, as where all images of a batch are compared
     unit: str
     notes: list[str]
     data_notes: list[str]
