@@ -209,6 +209,10 @@ class Task(Protocol):
         """Score the model on the development part."""
         ...
 
+    def illustrate(self, model: Any, device: torch.device, step: int) -> None:
+        """Write pictures of what the model does, after a validation, into the run's folder; most tasks have none."""
+        return
+
 
 def cross_entropy(logits_NV: Tensor, labels_N: Tensor, smoothing: float) -> Loss:
     """Compare scores of tokens with the right ones.
