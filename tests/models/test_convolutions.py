@@ -181,6 +181,15 @@ def test_features_are_a_grid_and_an_image_does_not_depend_on_those_beside_it(con
     assert model(image(config, 1, (17, 23))).grid == tuple(-(-side // shrunk) for side in (17, 23))
 
 
+def test_the_grid_stands_as_the_image_does() -> None:
+    model = moved(ConvNet(ConvNetConfig((12, 20), 3, 0, (8, 8), (1, 1)))).eval()
+    pixels_BCYX = image(model.config, 1)
+    before_YXD = model(pixels_BCYX).grid_BYXD()[0]
+    pixels_BCYX[0, :, 2, 15] += 5
+    changed_YX = (model(pixels_BCYX).grid_BYXD()[0] - before_YXD).abs().sum(-1)
+    assert divmod(int(changed_YX.argmax()), 10) in [(1, 7), (1, 8)]
+
+
 @convnets
 def test_micro_batches_cannot_change_a_gradient(config: ConvNetConfig) -> None:
     model = moved(ConvNet(config))

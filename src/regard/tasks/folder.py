@@ -45,11 +45,7 @@ from regard.tasks.translator import Translator
 
 Seeing = ImageEmbedder | ImageClassifier | Reconstructor | ImageGenerator
 Product = Translator | Generator | Filler | Labeller | Tagger | Seeing
-P = TypeVar(
-    "P",
-    *(Translator, Generator, Filler, Labeller, Tagger),
-    *(ImageEmbedder, ImageClassifier, Reconstructor, ImageGenerator),
-)
+P = TypeVar("P", bound=Product)
 
 
 @dataclass(frozen=True)
