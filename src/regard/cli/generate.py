@@ -76,7 +76,7 @@ def generate(
         return
     if not isinstance(loaded, Generator):
         mend = "give a causal language model, or one that makes images"
-        raise UsageError("this model writes no texts and makes no images", where=model, mend=mend)
+        raise UsageError("this model does not go on from texts and makes no images", where=model, mend=mend)
     if given := [f"--{name}" for name, value in {"count": count, "out": out}.items() if value is not None]:
         raise UsageError(f"{' and '.join(given)} for a model of texts", where=model, mend="leave it out")
     default = loaded.options
