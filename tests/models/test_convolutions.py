@@ -187,7 +187,9 @@ def test_the_grid_stands_as_the_image_does() -> None:
     before_YXD = model(pixels_BCYX).grid_BYXD()[0]
     pixels_BCYX[0, :, 2, 15] += 5
     changed_YX = (model(pixels_BCYX).grid_BYXD()[0] - before_YXD).abs().sum(-1)
-    assert divmod(int(changed_YX.argmax()), 10) in [(1, 7), (1, 8)]
+    row, column = divmod(int(changed_YX.argmax()), 10)
+    assert abs(row - 1) <= 1
+    assert abs(column - 7) <= 1
 
 
 @convnets
