@@ -203,5 +203,5 @@ def test_parts_and_rates_that_the_model_has_not_are_refused(tmp_path: Path) -> N
         make_trainer(tmp_path, Turning(("par",)))
     with pytest.raises(ConfigError, match="'still'"):
         make_trainer(tmp_path, Turning(("part", "still")))
-    with pytest.raises(ConfigError, match=r"'part\.weigth'"):
-        make_trainer(tmp_path, Turning((), {"part.weigth": 0.5}))
+    with pytest.raises(ConfigError, match=r"'part\.other'"):
+        make_trainer(tmp_path, Turning((), {"part.other": 0.5}))
