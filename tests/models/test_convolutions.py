@@ -307,6 +307,15 @@ def test_images_and_scores_have_their_shapes_and_every_parameter_a_gradient(conf
         record(model) if not config.attention_size else model.discriminator(model(latents_BZ))
 
 
+def test_each_smaller_grid_has_twice_the_channels_up_to_the_most() -> None:
+    model = Gan(GanConfig((64, 64), 3, 5, 8, 24))
+    up = [m for m in model.generator.modules() if isinstance(m, nn.ConvTranspose2d)]
+    down = [m for m in model.discriminator.modules() if isinstance(m, nn.Conv2d)]
+    assert [(m.in_channels, m.out_channels) for m in up] == [(24, 24), (24, 16), (16, 8), (8, 3)]
+    assert [(m.in_channels, m.out_channels) for m in down] == [(3, 8), (8, 16), (16, 24), (24, 24)]
+    assert model.generator.start.out_features == model.discriminator.score.in_features == 24 * 4 * 4
+
+
 @gans
 def test_spectral_norm_is_in_all_weights_or_none(config: GanConfig) -> None:
     model = Gan(config)

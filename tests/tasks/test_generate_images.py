@@ -347,6 +347,11 @@ def test_a_generator_comes_back_from_its_folder(run: Path, tmp_path: Path) -> No
         folder.load(tmp_path / "copy")
 
 
+def test_a_generator_is_not_looked_at(run: Path) -> None:
+    with pytest.raises(UsageError, match="use it with regard generate"):
+        regard.look(run, "a text")
+
+
 def command(*args: Any) -> int:
     with pytest.raises(SystemExit) as done:
         main([str(arg) for arg in args])

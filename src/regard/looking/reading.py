@@ -76,6 +76,9 @@ def look(
         raise UsageError("an output for a model that writes none", where="look", mend="leave it out")
     if isinstance(product.model, ImageEncoder):
         return seeing.look(product, text, layers)
+    if not isinstance(product, Generator | Labeller | Tagger | Embedder | Filler):
+        verbs = " or ".join(f"regard {verb}" for verb in product.verbs)
+        raise UsageError(f"a model for the task {product.task!r}", where="look", mend=f"use it with {verbs}")
     text = str(text)
     if not text.strip():
         raise UsageError("an empty text", where="look", mend="give some words")
