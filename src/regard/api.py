@@ -21,6 +21,7 @@ from regard.tasks.embedder import Embedder, load_embedder
 from regard.tasks.filler import Filler, is_masked, load_filler
 from regard.tasks.generator import Generator
 from regard.tasks.image_classifier import ImageEmbedder
+from regard.tasks.image_generator import ImageGenerator
 from regard.tasks.labeller import Labeller
 from regard.tasks.public_images import load_images, sees
 from regard.tasks.public_pairs import translates
@@ -71,7 +72,7 @@ def train(
     return run.run(resolved, Path(out), device=device, quiet=quiet)
 
 
-Loaded = Translator | Generator | Filler | Labeller | Tagger | Embedder | ImageEmbedder
+Loaded = Translator | Generator | Filler | Labeller | Tagger | Embedder | ImageEmbedder | ImageGenerator
 
 
 def load(path: str | Path, device: str = "cpu") -> Loaded:

@@ -100,3 +100,6 @@ def test_a_model_of_another_kind_is_refused(book: Path, trained, cli: Cli) -> No
     done = cli(["generate", trained.out], stdin="a\n")
     assert done.returncode == 2
     assert "does not go on from texts" in done.stderr
+    done = cli(["generate", book, "--count", "4", "-o", "sheet.png"], stdin="a\n")
+    assert done.returncode == 2
+    assert "--count and --out for a model of texts" in done.stderr

@@ -14,6 +14,7 @@ from regard.training import optimizers
 from regard.training.config import TrainingConfig
 from regard.training.loop import Trainer
 from regard.training.progress import Progress
+from regard.training.report import _curves
 
 
 @dataclass(frozen=True)
@@ -203,5 +204,19 @@ def test_parts_and_rates_that_the_model_has_not_are_refused(tmp_path: Path) -> N
         make_trainer(tmp_path, Turning(("par",)))
     with pytest.raises(ConfigError, match="'still'"):
         make_trainer(tmp_path, Turning(("part", "still")))
-    with pytest.raises(ConfigError, match=r"'part\.weigth'"):
-        make_trainer(tmp_path, Turning((), {"part.weigth": 0.5}))
+    with pytest.raises(ConfigError, match=r"'part\.other'"):
+        make_trainer(tmp_path, Turning((), {"part.other": 0.5}))
+
+
+def test_each_part_has_its_own_curve(tmp_path: Path) -> None:
+    task = Turning()
+    trainer = make_trainer(tmp_path, task, max_steps=5)
+    standing = trainer.run()
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    losses = {line["step"]: line["loss"] for line in lines if "loss" in line}
+    curves = {curve.name: curve for curve in _curves(tmp_path / "metrics.jsonl", standing, task)}
+    assert list(curves) == ["partner", "part", "development"]
+    for name, steps in (("partner", [1, 2, 4, 5]), ("part", [3])):
+        assert list(curves[name].steps) == steps
+        assert list(curves[name].values) == [losses[step] for step in steps]
+    assert curves["part"].chart == curves["partner"].chart == "loss per row"

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import replace
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from regard.cli.options import Device, Json, check_model_path, decoding, lines, write_json, write_line
 from regard.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from regard.tasks.image_generator import ImageGenerator
 
 
 def generate(
@@ -24,7 +29,7 @@ def generate(
     min_p: Annotated[float | None, Parameter(help="Draw among those this times as probable as the best.")] = None,
     repetition_penalty: Annotated[float | None, Parameter(help="Above 1: what was there is less likely.")] = None,
     stop: Annotated[list[str] | None, Parameter(negative="", help="A text that ends the output. Repeatable.")] = None,
-    seed: Annotated[int | None, Parameter(help="Of the draws.")] = None,
+    seed: Annotated[int | None, Parameter(help="Of the draws. [default for images: 1]")] = None,
     full: Annotated[
         str | None,
         Parameter(
@@ -34,13 +39,26 @@ def generate(
     ] = None,
     batch: Annotated[int | None, Parameter(help="Lines answered together. [default: 64; 1 on a terminal]")] = None,
     stream: Annotated[bool, Parameter(negative="", help="Print pieces as they come, line after line.")] = False,
+    count: Annotated[int | None, Parameter(help="Images to make.")] = None,
+    out: Annotated[
+        Path | None, Parameter(name=("--out", "-o"), help="Where images go: one sheet (.png), or a new folder.")
+    ] = None,
     json: Json = False,
     device: Device = "auto",
 ) -> None:
     """Go on from each line of standard input: what is written, line breaks as spaces; --json keeps them.
 
+    A model of images makes --count of them instead, the same for the same --seed, and writes them to --out.
+
     Example: regard generate runs/book --sample --top-p 0.9 <<< "In the beginning"
+
+    Example: regard generate runs/gan --count 64 --seed 1 -o sheet.png
     """
+    texts = {
+        **{"tokens": tokens, "beam": beam, "sample": sample, "temperature": temperature, "top-k": top_k},
+        **{"top-p": top_p, "min-p": min_p, "repetition-penalty": repetition_penalty, "stop": stop, "full": full},
+        **{"batch": batch, "stream": stream or None},
+    }
     batch = (1 if stream or sys.stdin.isatty() else 64) if batch is None else batch
     if batch < 1:
         raise UsageError(f"--batch is {batch}", mend="give at least 1")
@@ -48,10 +66,19 @@ def generate(
         raise UsageError("--stream with --json, a batch or beams", mend="leave one out")
     import regard
     from regard.tasks.generator import Generation, Generator
+    from regard.tasks.image_generator import ImageGenerator
 
     loaded = regard.load(check_model_path(model), device)
+    if isinstance(loaded, ImageGenerator):
+        if given := [f"--{name}" for name, value in texts.items() if value is not None]:
+            raise UsageError(f"{' and '.join(given)} for a model of images", where=model, mend="leave it out")
+        _make_images(loaded, 64 if count is None else count, 1 if seed is None else seed, out, json)
+        return
     if not isinstance(loaded, Generator):
-        raise UsageError("this model does not go on from texts", where=model, mend="give a causal language model")
+        mend = "give a causal language model, or one that makes images"
+        raise UsageError("this model does not go on from texts and makes no images", where=model, mend=mend)
+    if given := [f"--{name}" for name, value in {"count": count, "out": out}.items() if value is not None]:
+        raise UsageError(f"{' and '.join(given)} for a model of texts", where=model, mend="leave it out")
     default = loaded.options
     if sample is False or (sample is None and beam is not None and beam > 1):
         default = replace(default, sample=False, temperature=1.0, top_k=0, top_p=1.0)
@@ -105,6 +132,36 @@ def generate(
         flush()  # what came before a bad line is answered before the error is told
         raise
     flush()
+
+
+def _make_images(maker: ImageGenerator, count: int, seed: int, out: Path | None, json: bool) -> None:
+    """Write images as one sheet, or each as a file of a new folder: all of them, or nothing."""
+    from regard.data.sheets import MAX_SHEET, sheet
+    from regard.files import folder_aside, write_aside
+
+    if out is None:
+        raise UsageError("no place for the images", mend="give -o sheet.png, or -o FOLDER for a file each")
+    as_sheet = out.suffix.lower() == ".png"
+    if as_sheet and count > MAX_SHEET:
+        raise UsageError(f"{count:,} images on one sheet", mend=f"ask for {MAX_SHEET:,} at most, or give a folder")
+    if not as_sheet and out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise UsageError("there is something already", where=str(out), mend="give a new folder")
+    images_NCYX = maker.generate(count, seed)
+    if as_sheet:
+        write_aside(out, sheet(images_NCYX, columns=math.ceil(math.sqrt(count))))
+        files = [str(out)]
+    else:
+        digits = len(str(count - 1))
+        names = [f"{number:0{digits}}.png" for number in range(count)]
+        with folder_aside(out) as folder:
+            for name, image_CYX in zip(names, images_NCYX, strict=True):
+                (folder / name).write_bytes(sheet(image_CYX[None], columns=1, least_side=1))
+        files = [str(out / name) for name in names]
+    for number, file in enumerate(files):
+        if json:
+            write_json({"file": file, "seed": seed, **({} if as_sheet else {"number": number})})
+        else:
+            write_line(file)
 
 
 def _write(piece: str) -> None:

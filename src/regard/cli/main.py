@@ -36,7 +36,7 @@ VERBS = {
         "translate runs/mine < x.de > y.en",
     ),
     "generate": (
-        "Go on from each line of standard input.",
+        "Go on from each line of standard input, or make images.",
         'generate runs/book --sample --top-p 0.9 <<< "In the beginning"',
     ),
     "fill": (

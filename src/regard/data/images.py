@@ -276,7 +276,7 @@ def read_named(
             raise UsageError("an image is a file, not a URL", where=shown(name), mend="download it first")
     inside = [os.path.relpath(os.path.realpath(name), os.sep) for name in names]
     pictures = read_files(os.sep, inside, wheres=[shown(name) for name in names])
-    return Images(pictures, np.arange(len(names)), size, channels, fit)
+    return Images(pictures, np.arange(len(names)), size, channels, fit, ())
 
 
 def _read(name: str, *, image: str | None, label: str | None, labelled: bool) -> Pictures:

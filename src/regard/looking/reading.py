@@ -77,8 +77,9 @@ def look(
         raise UsageError("an output for a model that writes none", where="look", mend="leave it out")
     if isinstance(product.model, ImageEncoder):
         return seeing.look(product, text, layers)
-    if not isinstance(product, Generator | Filler | Labeller | Tagger | Embedder):
-        raise UsageError("this model reads neither texts nor images", where="look", mend="look at another")
+    if not isinstance(product, Generator | Labeller | Tagger | Embedder | Filler):
+        verbs = " or ".join(f"regard {verb}" for verb in product.verbs)
+        raise UsageError(f"a model for the task {product.task!r}", where="look", mend=f"use it with {verbs}")
     text = str(text)
     if not text.strip():
         raise UsageError("an empty text", where="look", mend="give some words")

@@ -61,6 +61,7 @@ METRICS: dict[str, Metric] = {
     "pearson": Metric("Pearson correlation"),
     "spearman": Metric("Spearman correlation"),
     "span_f1": Metric("span F1", is_fraction=True),
+    "frechet_distance": Metric("Fréchet distance", "lower"),
 }
 
 

@@ -7,6 +7,7 @@ lets tokens attend to zeros there, which is a setting. Windows larger than a gri
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
@@ -297,6 +298,13 @@ class Swin(ImageEncoder):
             for i in range(self.config.num_layers[stage]):
                 found[f"stages.{stage}.blocks.{i}.self_attn"] = pair[i % 2]
         return found
+
+    def places(self, layer: str, size: tuple[int, int]) -> tuple[tuple[int, int], Sequence[Sequence[int]]]:
+        """Say where the rows of a layer's windows stand."""
+        _, stage, _, block, _ = layer.split(".")
+        grid = self.config.grids(*size)[int(stage)]
+        pair = self._windows(1, int(stage), grid, torch.device("cpu"))
+        return grid, pair[int(block) % 2].places_BW.tolist()
 
     def pool(self, features: Features) -> Tensor:
         """Make one vector of each image: the mean of its tokens."""

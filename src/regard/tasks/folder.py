@@ -25,6 +25,7 @@ from regard.errors import CheckpointError, ConfigError, DataError, FormatError, 
 from regard.files import json_bytes, on_disk, read_config, reading, write_aside
 from regard.layers.pooling import Pooling
 from regard.models.bert import Bert, BertConfig
+from regard.models.gan import Gan
 from regard.models.interface import EncoderDecoder, ImageEncoder, LanguageModel, MaskFiller
 from regard.models.labelled import Labelled, Tagged
 from regard.models.reconstructor import ImageReconstructor
@@ -33,6 +34,7 @@ from regard.models.weights import build_like, gather, read_tensors, write_tensor
 from regard.tasks.filler import Filler, OwnMasks
 from regard.tasks.generator import Generator
 from regard.tasks.image_classifier import ImageClassifier, ImageEmbedder
+from regard.tasks.image_generator import ImageGenerator
 from regard.tasks.labeller import Classes, Labeller, Numbers, objective, read_text_pairs
 from regard.tasks.pairs import SHARED, SIDES, PairTokenizer
 from regard.tasks.plain import CONFIG_CAP_BYTES, FORMAT, MODEL_TYPE, check_format, dtype_name
@@ -42,8 +44,9 @@ from regard.tasks.reconstructor import Reconstructor
 from regard.tasks.tagger import Tagger
 from regard.tasks.translator import Translator
 
-Product = Translator | Generator | Filler | Labeller | Tagger | ImageEmbedder | ImageClassifier | Reconstructor
-P = TypeVar("P", Translator, Generator, Filler, Labeller, Tagger, ImageEmbedder, ImageClassifier, Reconstructor)
+Seeing = ImageEmbedder | ImageClassifier | Reconstructor | ImageGenerator
+Product = Translator | Generator | Filler | Labeller | Tagger | Seeing
+P = TypeVar("P", bound=Product)
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,7 @@ def save(folder: Path, product: Product, weights: Mapping[str, Tensor] | None = 
         save_pair_tokenizer(folder, product.tokenizer)
     else:
         save_tokenizers(folder, product.tokenizers())
-    if isinstance(product, ImageEmbedder | Reconstructor):
+    if isinstance(product, Seeing):
         product.pixels.save(folder)
     if product.options is not None:
         write_aside(folder / "generation_config.json", json_bytes(settings.plain(product.options)))
@@ -357,6 +360,16 @@ def _reconstructor(
     return Reconstructor(build(), Pixels.read(folder), device)
 
 
+def _image_generator(
+    folder: Path, config: FolderConfig, model_config: Any, build: Callable[..., Any], device: torch.device | None
+) -> ImageGenerator:
+    pixels = Pixels.read(folder)
+    if (pixels.size, len(pixels.mean)) != (tuple(model_config.image_size), model_config.num_channels):
+        what = f"images of {list(pixels.size)} pixels and {len(pixels.mean)} channels, and the model makes others"
+        raise CheckpointError(what, where=str(folder))
+    return ImageGenerator(build(), pixels, device)
+
+
 # What each task's folder holds: the kind of model, and what is made of it.
 _KINDS: dict[str, tuple[type, Callable[..., Any]]] = {
     Translator.task: (EncoderDecoder, _translator),
@@ -368,4 +381,5 @@ _KINDS: dict[str, tuple[type, Callable[..., Any]]] = {
     "classify-images": (ImageEncoder, _image_classifier),
     "contrast": (ImageEncoder, _image_embedder),
     Reconstructor.task: (ImageReconstructor, _reconstructor),
+    ImageGenerator.task: (Gan, _image_generator),
 }

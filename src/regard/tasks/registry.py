@@ -10,6 +10,7 @@ from typing import Any
 from regard.tasks.classify_images import ImageClassesConfig, ImageClassesTask
 from regard.tasks.contrast import ContrastConfig, ContrastTask
 from regard.tasks.crosslingual import CrosslingualConfig, CrosslingualTask
+from regard.tasks.generate_images import GenerateImagesConfig, GenerateImagesTask
 from regard.tasks.instruct import InstructConfig, InstructTask
 from regard.tasks.labelled import LabelledConfig, LabelledTask
 from regard.tasks.labeller import Classes, Numbers
@@ -46,5 +47,6 @@ TASKS: dict[str, Kind] = {
     "classify-images": Kind(ImageClassesConfig, ImageClassesTask.prepare),
     "reconstruct": Kind(ReconstructConfig, ReconstructTask.prepare),
     "contrast": Kind(ContrastConfig, ContrastTask.prepare),
+    "generate-images": Kind(GenerateImagesConfig, GenerateImagesTask.prepare),
     "regress": Kind(LabelledConfig, partial(LabelledTask.prepare, Numbers)),
 }

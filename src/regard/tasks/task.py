@@ -130,7 +130,7 @@ class Task(Protocol):
             whose names begin with ``turns[n % len(turns)]`` and a dot. Empty: all of them at every step.
     """
 
-    needs_whole_batch = False  # micro-batches cannot be summed, as where all images of a batch are compared
+    needs_whole_batch: bool = False  # micro-batches cannot be summed, as where all images of a batch are compared
     unit: str
     notes: list[str]
     data_notes: list[str]
@@ -208,6 +208,10 @@ class Task(Protocol):
     def validate(self, model: Any, device: torch.device) -> Mapping[str, float]:
         """Score the model on the development part."""
         ...
+
+    def illustrate(self, model: Any, device: torch.device, step: int) -> None:
+        """Write pictures of what the model does, after a validation, into the run's folder; most tasks have none."""
+        return
 
 
 def cross_entropy(logits_NV: Tensor, labels_N: Tensor, smoothing: float) -> Loss:

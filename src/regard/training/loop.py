@@ -235,6 +235,7 @@ class Trainer:
         standing.validations.append({"step": standing.step, "seconds": standing.seconds, **scores})
         self._log({f"dev_{name}": score for name, score in scores.items()}, {})
         self._save()
+        self.task.illustrate(self.model, self.device, standing.step)
         self.progress.validated(standing.step, standing.seconds, scores, self.task.monitor, better)
 
     def _averaged_steps(self) -> list[int]:
