@@ -106,7 +106,7 @@ def main() -> None:
     """Run what is asked for, and print both tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seconds", type=float, default=1200.0)
+    parser.add_argument("--seconds", type=float, default=420.0)
     parser.add_argument("--only", default="", help="beginnings of names, with commas between")
     parser.add_argument("--tables", action="store_true", help="train nothing; print what is there")
     given = parser.parse_args()
