@@ -214,7 +214,6 @@ def test_what_timm_s_own_constructors_say(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "args",
     [
-        {"window_size": [4, 5]},  # a height and a width
         {"window_size": [[4, 4]]},
         {"window_size": "4"},
         {"img_size": [33, 32]},
@@ -234,6 +233,15 @@ def test_what_timm_has_and_we_have_not_is_refused(args: dict[str, Any], tmp_path
         read_folder(tmp_path)
     assert "\n" not in str(caught.value)
     assert isinstance(caught.value, FormatError | ConfigError | CheckpointError)
+
+
+def test_two_numbers_are_a_height_and_a_width(tmp_path: Path) -> None:
+    write(tmp_path, moved(TIMM))
+    change(tmp_path, args={"window_size": [4, 5]})
+    with pytest.raises(FormatError, match="windows of 4 × 5"):
+        read_folder(tmp_path)
+    change(tmp_path, args={"window_size": [4, 4]})
+    assert read_folder(tmp_path)[1].config == TIMM
 
 
 def test_masks_in_older_files_are_checked(tmp_path: Path) -> None:

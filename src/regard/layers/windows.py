@@ -26,6 +26,7 @@ class Windows:
     Attributes:
         segments: Sequences of W tokens, window by window in rows of windows, image after image.
         mask: Which tokens of a window see each other; None for all.
+        grid: Height and width of each grid in tokens.
         size: Height and width of a window in tokens.
         places_BW: int64, for the windows B of one image: where in the grid each token stands, counted row by row; −1
             beyond the grid.
@@ -35,6 +36,7 @@ class Windows:
 
     segments: Segments
     mask: Mask | None
+    grid: tuple[int, int]
     size: tuple[int, int]
     places_BW: Tensor
     _count: int = field(repr=False)
@@ -154,6 +156,7 @@ def _made(
         return Windows(
             segments,
             mask,
+            grid,
             size,
             places_BW.to(device),
             count,

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention import Segments
+from regard.attention.compiling import eagerly
 from regard.attention.positions import WindowBias
 from regard.errors import ConfigError
 from regard.layers.block import Block
@@ -271,16 +272,16 @@ class Swin(ImageEncoder):
         count, (height, width) = len(pixels_BCYX), pixels_BCYX.shape[2:]
         patch, device = self.config.patch_size, pixels_BCYX.device
         pixels_BCYX = nn.functional.pad(pixels_BCYX, (0, -width % patch, 0, -height % patch))
-        grids = self.config.grids(height, width)
-        x_ND = self.dropout(self.embed_norm(self.patches(pixels_BCYX)))
-        segments = Segments.uniform(count, grids[0][0] * grids[0][1], device)
-        for stage, (module, grid) in enumerate(zip(self.stages, grids, strict=True)):
+        every = eagerly(self._windows)(count, height, width, device)  # most of it is kept from the batch before
+        x_ND, grid = self.dropout(self.embed_norm(self.patches(pixels_BCYX))), every[0][0].grid
+        segments = Segments.uniform(count, grid[0] * grid[1], device)
+        for module, windows in zip(self.stages, every, strict=True):
             merging = cast(Stage, module).merging
             if merging is not None:
-                x_ND = merging(x_ND, grids[stage - 1])
+                x_ND, grid = merging(x_ND, grid), windows[0].grid
                 segments = Segments.uniform(count, grid[0] * grid[1], device)
-            x_ND = module(x_ND, segments, self._windows(count, stage, grid, device))
-        return Features(self.norm(x_ND), segments, grids[-1])
+            x_ND = module(x_ND, segments, windows)
+        return Features(self.norm(x_ND), segments, grid)
 
     def windows(self, pixels_BCYX: Tensor) -> dict[str, Windows]:
         """Say which windows each layer sees of images, to tell where in the grid a recorded row stands.
@@ -291,13 +292,12 @@ class Swin(ImageEncoder):
         Returns:
             Windows by the names that a recorder gives the layers.
         """
-        height, width = pixels_BCYX.shape[2:]
-        found = {}
-        for stage, grid in enumerate(self.config.grids(height, width)):
-            pair = self._windows(len(pixels_BCYX), stage, grid, pixels_BCYX.device)
-            for i in range(self.config.num_layers[stage]):
-                found[f"stages.{stage}.blocks.{i}.self_attn"] = pair[i % 2]
-        return found
+        count, (height, width) = len(pixels_BCYX), pixels_BCYX.shape[2:]
+        return {
+            f"stages.{stage}.blocks.{i}.self_attn": windows[i % 2]
+            for stage, windows in enumerate(self._windows(count, height, width, pixels_BCYX.device))
+            for i in range(self.config.num_layers[stage])
+        }
 
     def places(self, layer: str, size: tuple[int, int]) -> tuple[tuple[int, int], Sequence[Sequence[int]]]:
         """Say where the rows of a layer's windows stand."""
@@ -322,13 +322,15 @@ class Swin(ImageEncoder):
         before = sum(self.config.num_layers[: int(stage)])
         return before if what == "merging" else before + int(number) + 1
 
-    def _windows(self, count: int, stage: int, grid: tuple[int, int], device: torch.device) -> tuple[Windows, Windows]:
-        size, shift = self.config.fit(stage, grid)
-        padding = self.config.window_padding
-        return (
-            windows_of(count, grid, size, (0, 0), padding, device),
-            windows_of(count, grid, size, shift, padding, device),
-        )
+    def _windows(self, count: int, height: int, width: int, device: torch.device) -> list[tuple[Windows, Windows]]:
+        """Windows of each stage: those of its first block, and those of its second."""
+        found: list[tuple[Windows, Windows]] = []
+        for stage, grid in enumerate(self.config.grids(height, width)):
+            size, shift = self.config.fit(stage, grid)
+            padding = self.config.window_padding
+            plain, shifted = (windows_of(count, grid, size, by, padding, device) for by in ((0, 0), shift))
+            found.append((plain, shifted))
+        return found
 
 
 def _check(c: SwinConfig) -> None:
