@@ -26,6 +26,7 @@ from regard.tasks.labeller import Labeller
 from regard.tasks.public_images import load_images, sees
 from regard.tasks.public_pairs import translates
 from regard.tasks.public_text import is_causal, load_generator
+from regard.tasks.reconstructor import Reconstructor
 from regard.tasks.submission import Submission
 from regard.tasks.submission import submit as _submit
 from regard.tasks.tagger import Tagger
@@ -72,7 +73,8 @@ def train(
     return run.run(resolved, Path(out), device=device, quiet=quiet)
 
 
-Loaded = Translator | Generator | Filler | Labeller | Tagger | Embedder | ImageEmbedder | ImageGenerator
+Texts = Translator | Generator | Filler | Labeller | Tagger | Embedder
+Loaded = Texts | ImageEmbedder | Reconstructor | ImageGenerator
 
 
 def load(path: str | Path, device: str = "cpu") -> Loaded:

@@ -458,7 +458,7 @@ def test_images_attention_is_recorded_in_every_layer(name: str, config: Any) -> 
 
 @every_image_encoder
 def test_images_depth_rises_from_the_pixels_to_the_end(name: str, config: Any) -> None:
-    model = family(name).build(config)
+    model = family(name).build(dataclasses.replace(config, num_classes=config.num_classes or 5))
     depths = {parameter_name: model.depth(parameter_name) for parameter_name, _ in model.named_parameters()}
     assert set(depths.values()) == set(range(model.num_depths))
     assert all(depth == model.num_depths - 1 for key, depth in depths.items() if key.startswith("head."))

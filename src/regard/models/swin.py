@@ -302,9 +302,8 @@ class Swin(ImageEncoder):
     def places(self, layer: str, size: tuple[int, int]) -> tuple[tuple[int, int], Sequence[Sequence[int]]]:
         """Say where the rows of a layer's windows stand."""
         _, stage, _, block, _ = layer.split(".")
-        grid = self.config.grids(*size)[int(stage)]
-        pair = self._windows(1, int(stage), grid, torch.device("cpu"))
-        return grid, pair[int(block) % 2].places_BW.tolist()
+        seen = self._windows(1, *size, torch.device("cpu"))[int(stage)][int(block) % 2]
+        return seen.grid, seen.places_BW.tolist()
 
     def pool(self, features: Features) -> Tensor:
         """Make one vector of each image: the mean of its tokens."""
