@@ -212,6 +212,9 @@ def test_validation_is_the_distance_of_samples_from_fixed_latents(tmp_path: Path
 def test_baselines_have_real_images_as_their_floor(tmp_path: Path) -> None:
     task = make_task(tmp_path, samples=100)
     product = task.product(task.build(), CPU)
+    with torch.no_grad():  # so that other latents make other images
+        for parameter in product.model.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
     evaluated = task.test(product)
     other = task.product(product.model, CPU).generate(100, 6)  # not validation's latents
     test = task.corpus.test.batch(task._some(task.corpus.test, 5).numbers)
