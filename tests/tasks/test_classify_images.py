@@ -13,7 +13,7 @@ from image_files import CLASSES, bars, write_bars
 import regard
 from regard.data.augment import AugmentConfig
 from regard.data.images import read_images
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError, DataError, UsageError
 from regard.models.weights import gather
 from regard.tasks.classify_images import ImageClassesConfig, ImageClassesTask, evaluate, soft_cross_entropy
 from regard.tasks.image_classifier import ImageClassifier
@@ -192,3 +192,34 @@ def test_an_encoder_of_other_channels_is_refused(trained: Path, tmp_path: Path) 
     task = ImageClassesTask.prepare(config, 1, tmp_path, True)
     with pytest.raises(ConfigError, match=r"model\.colour is no setting"):
         task.build()
+
+
+@pytest.mark.parametrize(("form", "names"), [("huggingface", "id2label"), ("timm", "label_names")])
+def test_a_run_becomes_a_public_folder_that_is_ready_for_use(
+    trained: Path, tmp_path: Path, form: Any, names: str
+) -> None:
+    regard.convert(trained, tmp_path / "public", to=form)
+    told = json.loads((tmp_path / "public" / "config.json").read_text())[names]
+    assert [*(told.values() if isinstance(told, dict) else told)] == [*CLASSES]
+    images = read_images(trained.parent / "bars.npz", size=None, channels=None)
+    ours, public = regard.load(trained), regard.load(tmp_path / "public")
+    assert isinstance(public, ImageClassifier)
+    assert public.goal.names == CLASSES
+    assert torch.equal(ours.outputs(images), public.outputs(images))
+    with pytest.raises(UsageError, match="already"):
+        regard.convert(tmp_path / "public", tmp_path / "again", to=form)
+
+
+def test_transformers_labels_as_the_run_did(trained: Path, tmp_path: Path) -> None:
+    from transformers import ViTForImageClassification, ViTImageProcessor
+
+    regard.convert(trained, tmp_path / "public", to="huggingface")
+    model = ViTForImageClassification.from_pretrained(tmp_path / "public").eval()
+    processor = ViTImageProcessor.from_pretrained(tmp_path / "public")
+    images = read_images(trained.parent / "bars.npz", size=None, channels=None).subset(range(20))
+    ours = regard.load(trained)
+    with torch.inference_mode():
+        theirs = model(ours.pixels(images.batch(range(20)))).logits
+    torch.testing.assert_close(ours.outputs(images), theirs, rtol=0, atol=1e-4)
+    assert model.config.id2label == dict(enumerate(CLASSES))
+    assert processor.image_mean == pytest.approx(ours.pixels.mean)

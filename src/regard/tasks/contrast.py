@@ -143,7 +143,7 @@ class ContrastTask(ImageTask):
         seed: Of the order of batches and of the views.
     """
 
-    unit = "view"
+    unit, reads = "view", "view"
     needs_whole_batch = True
 
     def __init__(self, config: ContrastConfig, corpus: ImageCorpus, seed: int) -> None:

@@ -16,6 +16,7 @@ import tokenizers
 from torch import nn
 
 from regard.data.pieces import Pieces
+from regard.data.pixels import Pixels
 from regard.data.tokenizer import END, START, UNKNOWN, Tokenizer
 from regard.decoding import DecodeOptions
 from regard.errors import DataError, FormatError, UsageError
@@ -29,6 +30,7 @@ from regard.tasks import folder as folders
 from regard.tasks import plain
 from regard.tasks.filler import Filler
 from regard.tasks.generator import Generator
+from regard.tasks.public_images import sees
 from regard.tasks.public_pairs import load_public, translates
 from regard.tasks.translator import Translator
 
@@ -212,6 +214,9 @@ def _plain(source: Path, target: Path, to: Form) -> Converted:
     if plain.model_type(source) != plain.MODEL_TYPE:
         name, model, notes = read_folder(source)
         more = read_config(source / "config.json")
+    elif sees(source):  # what a task trained of images is the family's own model
+        name, model = plain.load_model(source)
+        more = _told(source, to)
     else:
         name, model = plain.load_plain(source)
         more = read_config(source / plain.KEPT_CONFIG) if (source / plain.KEPT_CONFIG).is_file() else {}
@@ -225,6 +230,18 @@ def _plain(source: Path, target: Path, to: Form) -> Converted:
             _write_plain(new, name, model, more, to)
         _copy_beside(source, new)
         return _described(new, target, name, model, notes)
+
+
+def _told(source: Path, to: Form) -> dict[str, Any]:
+    """Say in a form's own words what a run knows besides: names of classes, how images are normalized."""
+    names = (read_config(source / "config.json").get("labels") or {}).get("names") or []
+    if to == "timm":
+        pixels = Pixels.read(source)
+        size = [len(pixels.mean), *pixels.size]
+        normalized = {"input_size": size, "mean": list(pixels.mean), "std": list(pixels.std), "num_classes": len(names)}
+        return {"pretrained_cfg": normalized, **({"label_names": names} if names else {})}
+    numbers = {str(number): name for number, name in enumerate(names)}
+    return {"id2label": numbers, "label2id": {name: int(n) for n, name in numbers.items()}} if names else {}
 
 
 def _write_plain(new: Path, family: str, model: nn.Module, more: Mapping[str, Any], to: Form) -> None:

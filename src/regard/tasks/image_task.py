@@ -26,6 +26,7 @@ class ImageTask(Task):
     """
 
     unit = "image"
+    reads = "image"
 
     def __init__(
         self, corpus: ImageCorpus, pixels: Pixels, augment: AugmentConfig, batch_images: int, seed: int

@@ -125,6 +125,7 @@ class Task(Protocol):
         data_notes: Source, licence and split of the data.
         digest: Hash of the data, so that a run can tell whether they changed.
         unit: What the loss is a mean over: ``token``, ``text``, ``word``.
+        reads: What :meth:`tokens` counts, for readers.
         lengths: Lengths of inputs, in words, at which scores are split; empty for none.
         turns: Parts of the model that are trained in turns, of an adversarial task: at step n, from 0, only parameters
             whose names begin with ``turns[n % len(turns)]`` and a dot. Empty: all of them at every step.
@@ -132,6 +133,7 @@ class Task(Protocol):
 
     needs_whole_batch: bool = False  # micro-batches cannot be summed, as where all images of a batch are compared
     unit: str
+    reads = "token"
     notes: list[str]
     data_notes: list[str]
     lengths: tuple[int, ...] = ()
@@ -194,7 +196,7 @@ class Task(Protocol):
         ...
 
     def tokens(self, batch: Any) -> int:
-        """Count the real tokens that the model reads."""
+        """Count what the model reads: real tokens, or images."""
         ...
 
     def loss(self, model: Any, batch: Any) -> Loss:

@@ -11,13 +11,18 @@ from rich.progress import Progress as Bar
 
 
 class Progress:
-    """Shows steps, loss, rate in real tokens and time left, on standard error.
+    """Shows steps, loss, rate and time left, on standard error.
 
     Args:
         max_steps: Steps of the run.
         max_seconds: Seconds of the run; 0 for no limit.
         quiet: Show nothing but what :meth:`say` is given.
+
+    Attributes:
+        reads: What the rate counts: real tokens, or images.
     """
+
+    reads = "token"
 
     def __init__(self, max_steps: int, max_seconds: float, quiet: bool = False) -> None:
         self.console = Console(stderr=True, highlight=False)
@@ -52,7 +57,7 @@ class Progress:
         Args:
             step: Steps done.
             seconds: Seconds of training so far.
-            tokens: Real tokens of this step.
+            tokens: What was read in this step.
             loss: Its mean loss.
         """
         self._tokens += tokens
@@ -65,9 +70,7 @@ class Progress:
         self._mark, self._tokens, self._losses = now, 0, (0.0, 0)
         done = max(step / self.max_steps, seconds / self.max_seconds if self.max_seconds else 0.0)
         left = seconds / done - seconds
-        text = (
-            f"step {step:,}/{self.max_steps:,}  loss {self._loss:.3f}  {self._rate:,.0f} tokens/s  {_clock(left)} left"
-        )
+        text = f"step {step:,}/{self.max_steps:,}  loss {self._loss:.3f}  {self._rate:,.0f} {self.reads}s/s  {_clock(left)} left"
         if self._bar is not None:
             self._bar.update(self._task, completed=done, text=text)
         elif not self.quiet and seconds >= self._next_line:

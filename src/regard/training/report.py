@@ -105,7 +105,7 @@ def page(
             figures=[Figure(title, about, data) for title, about, data in figures],
             samples=_samples(evaluated, first),
             maps=maps,
-            notes=[how, f"Training took {standing.step:,} steps over {standing.tokens:,} real tokens."],
+            notes=[how, f"Training took {standing.step:,} steps over {standing.tokens:,} {task.reads}s."],
             data=data,
         )
     )

@@ -80,6 +80,7 @@ def run(
     ):
         task: Task = TASKS[recipe.task].prepare(recipe.settings, recipe.training.seed, out, is_new)
         _check_whole(recipe, task)
+        progress.reads = task.reads
         torch.manual_seed(recipe.training.seed)
         model = task.build()
         if is_new:  # only now: where settings or data were wrong, nothing is left that the mended command would meet
