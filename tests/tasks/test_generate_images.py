@@ -20,7 +20,7 @@ from regard.errors import CheckpointError, ConfigError, UsageError
 from regard.models.convnet import ConvNet, ConvNetConfig
 from regard.models.gan import Gan, GanConfig
 from regard.models.weights import gather
-from regard.tasks import folder
+from regard.tasks import folder, generate_images
 from regard.tasks.adversarial import discriminator_loss, generator_loss
 from regard.tasks.generate_images import GenerateImagesConfig, GenerateImagesTask
 from regard.tasks.image_classifier import ImageClassifier
@@ -229,7 +229,8 @@ def test_baselines_have_real_images_as_their_floor(tmp_path: Path) -> None:
     known = task._all(task._some(task.corpus.train, 5)).double()
     assert (pixels.mean(0) - known.mean(0)).abs().mean() < 12
     beside = [abs(float(np.corrcoef(some[:, 0, 7, 7:9].T.numpy())[0, 1])) for some in (pixels, known)]
-    assert beside[0] < 0.35
+    below = abs(float(np.corrcoef(pixels[:, 0, 7:9, 7].T.numpy())[0, 1]))
+    assert max(beside[0], below) < 0.35
     assert beside[1] > 0.6
 
 
@@ -259,7 +260,8 @@ def test_features_of_a_trained_encoder_name_family_and_weights(tmp_path: Path) -
         make_task(tmp_path, features=str(tmp_path / "gan"))
 
 
-def test_the_nearest_training_images_are_found(tmp_path: Path) -> None:
+def test_the_nearest_training_images_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate_images, "BATCH_IMAGES", 50)
     task = make_task(tmp_path)
     wanted = task.corpus.train.batch([7, 100, 0])
     noisy = (wanted.int() + torch.randint(-9, 10, wanted.shape)).clamp(0, 255).to(torch.uint8)
