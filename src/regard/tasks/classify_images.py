@@ -70,7 +70,7 @@ class ImageClassesConfig:
         """Refuse numbers out of range.
 
         Raises:
-            ConfigError: A number is out of its range, or nothing is there to freeze.
+            ConfigError: A number is out of its range.
         """
         check_counts(batch_images=self.batch_images)
         check_smoothing(self.label_smoothing)
@@ -79,8 +79,6 @@ class ImageClassesConfig:
                 raise ConfigError(f"{name} is {value}", mend="give 0 for none, or up to 100")
         if not 0 < self.layer_decay <= 1:
             raise ConfigError(f"layer_decay is {self.layer_decay}", mend="give a factor up to 1")
-        if self.freeze and not self.init:
-            raise ConfigError("freeze without init: random features would be kept", mend="name a trained encoder")
         if self.monitor not in Classes.metrics:
             raise ConfigError(f"monitor is {self.monitor[:40]!r}", mend=f"choose from {', '.join(Classes.metrics)}")
 
@@ -131,6 +129,8 @@ class ImageClassesTask(ImageTask):
     higher_is_better = True
 
     def __init__(self, config: ImageClassesConfig, corpus: ImageCorpus, seed: int) -> None:
+        if config.freeze and not config.init:
+            raise ConfigError("freeze without init: random features would be kept", mend="name a trained encoder")
         self._start, pixels = starting(config.init, corpus.train)
         super().__init__(corpus, pixels, config.augment, config.batch_images, seed)
         self.config, self.criterion, self.monitor = config, soft_cross_entropy, config.monitor

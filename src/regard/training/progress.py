@@ -70,7 +70,8 @@ class Progress:
         self._mark, self._tokens, self._losses = now, 0, (0.0, 0)
         done = max(step / self.max_steps, seconds / self.max_seconds if self.max_seconds else 0.0)
         left = seconds / done - seconds
-        text = f"step {step:,}/{self.max_steps:,}  loss {self._loss:.3f}  {self._rate:,.0f} {self.reads}s/s  {_clock(left)} left"
+        rate = f"{self._rate:,.0f} {self.reads}s/s"
+        text = f"step {step:,}/{self.max_steps:,}  loss {self._loss:.3f}  {rate}  {_clock(left)} left"
         if self._bar is not None:
             self._bar.update(self._task, completed=done, text=text)
         elif not self.quiet and seconds >= self._next_line:
