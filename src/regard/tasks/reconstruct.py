@@ -26,6 +26,7 @@ from regard.tasks.reconstructor import Reconstructor
 from regard.tasks.task import Batch, Evaluated, Loss, check_counts, evaluating
 
 NUM_FIGURES = 12
+FLAT = "zeros: each patch's own mean, where patches are normalized"
 BATCH_IMAGES = 250  # of held-out images: the draws that hide their patches depend on it
 
 
@@ -133,13 +134,17 @@ class ReconstructTask(ImageTask):
         return replace(found, measures={"reconstruction_error": error, **found.measures})
 
     def baselines(self, evaluated: Evaluated) -> dict[str, dict[str, Measure]]:
-        """Rebuild with the model before training, and classify by pixels and by that model's vectors."""
+        """Rebuild by nothing, and with the model before training; classify by pixels and by that model's vectors."""
         torch.manual_seed(self.seed)
         untrained = Reconstructor(self.build(), self.pixels)
         error = Measure("reconstruction_error", self._error(untrained, self.corpus.test), "before training")
         found = self.probing.baselines(untrained.encoder())
-        name = "the model before it was trained"
-        return {name: {"reconstruction_error": error}, **found}
+        flat = Measure("reconstruction_error", self._error(untrained, self.corpus.test, flat=True), "zeros")
+        return {
+            FLAT: {"reconstruction_error": flat},
+            "the model before training": {"reconstruction_error": error},
+            **found,
+        }
 
     def figures(self, product: Reconstructor) -> list[tuple[str, str, bytes]]:
         """Show test images, what the model sees of them, and what it makes of that."""
@@ -153,13 +158,13 @@ class ReconstructTask(ImageTask):
         rows = torch.stack([images_BCYX, *shown], 1).flatten(0, 1)
         return [("Rebuilt images", about, sheet(rows, columns=12))]
 
-    def _error(self, product: Reconstructor, images: Images) -> float:
+    def _error(self, product: Reconstructor, images: Images, *, flat: bool = False) -> float:
         total = hidden = 0.0
         with evaluating(product.model), torch.inference_mode():
             draws = self._draws()
             for start in range(0, len(images), BATCH_IMAGES):
                 chosen = range(start, min(start + BATCH_IMAGES, len(images)))
-                error, count = product.error(images.batch(chosen), draws)
+                error, count = product.error(images.batch(chosen), draws, flat=flat)
                 total, hidden = total + error, hidden + count
         return total / hidden
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -59,17 +60,21 @@ class Reconstructor:
         """
         return self._embedder.embed(images, batch_images)
 
-    def error(self, images_BCYX: Tensor, draws: torch.Generator | None = None) -> tuple[float, int]:
+    def error(
+        self, images_BCYX: Tensor, draws: torch.Generator | None = None, *, flat: bool = False
+    ) -> tuple[float, int]:
         """Say how far what is rebuilt of hidden patches is from what was there.
 
         Args:
             images_BCYX: uint8.
             draws: What is hidden; None draws from torch's generator.
+            flat: Put zeros in place of what is rebuilt: where patches are normalized, each one's own mean.
 
         Returns:
             The sum over hidden patches, and their number.
         """
         pixels_BCYX, rebuilt = self._rebuilt(images_BCYX, draws)
+        rebuilt = replace(rebuilt, predicted_BTF=torch.zeros_like(rebuilt.predicted_BTF)) if flat else rebuilt
         total, count = self.model.loss(pixels_BCYX, rebuilt)
         return float(total), int(count)
 
