@@ -133,7 +133,7 @@ class Task(Protocol):
 
     needs_whole_batch: bool = False  # micro-batches cannot be summed, as where all images of a batch are compared
     unit: str
-    reads = "token"
+    reads: str = "token"
     notes: list[str]
     data_notes: list[str]
     lengths: tuple[int, ...] = ()

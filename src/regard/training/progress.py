@@ -22,7 +22,7 @@ class Progress:
         reads: What the rate counts: real tokens, or images.
     """
 
-    reads = "token"
+    reads: str = "token"
 
     def __init__(self, max_steps: int, max_seconds: float, quiet: bool = False) -> None:
         self.console = Console(stderr=True, highlight=False)
