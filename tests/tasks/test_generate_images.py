@@ -335,7 +335,14 @@ def test_a_whole_run_writes_scores_samples_and_report(run: Path) -> None:
     with Image.open(run / "samples" / "step-8.png") as picture:
         assert (picture.mode, picture.size) == ("L", (16 * 66 - 2, 4 * 66 - 2))
     page = (run / "report.html").read_text()
-    for title in ("Images made", "Training images", "Nearest training images", "Fréchet distance"):
+    for title in (
+        "After step 4",
+        "After step 8",
+        "Images made",
+        "Training images",
+        "Nearest training images",
+        "Fréchet distance",
+    ):
         assert title in page
 
 
@@ -401,3 +408,13 @@ def test_what_does_not_go_with_images_is_refused(run: Path, tmp_path: Path, caps
         assert len(error.splitlines()) == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["full"]
     assert (tmp_path / "full" / "mine.txt").read_text() == "mine"
+
+
+def test_the_report_shows_samples_from_the_first_step_to_the_last(tmp_path: Path) -> None:
+    task = make_task(tmp_path)
+    product = task.product(task.build(), torch.device("cpu"))
+    (task.folder / "samples").mkdir(exist_ok=True)
+    for step in (1000, 200, 30, 4, 50, 600, 70, 80, 900):
+        (task.folder / "samples" / f"step-{step}.png").write_bytes(str(step).encode())
+    shown = [(title, data) for title, _, data in task.figures(product) if title.startswith("After step")]
+    assert shown == [(f"After step {n:,}", str(n).encode()) for n in (4, 50, 80, 600, 1000)]

@@ -35,6 +35,7 @@ from regard.tasks.task import Batch, Evaluated, Loss, check_counts, evaluating
 
 NUM_FIGURES, COLUMNS = 64, 16
 NUM_NEAREST = 16
+NUM_STEPS = 5  # of training, whose samples a report shows
 BATCH_IMAGES = 250  # of held-out images
 _MOST_COMPARED = 20_000  # training images among which the nearest is looked for
 
@@ -227,10 +228,20 @@ class GenerateImagesTask(ImageTask):
         near = torch.stack([made[:NUM_NEAREST], self._nearest(made[:NUM_NEAREST])]).flatten(0, 1)
         about = "Above what the model made, below the nearest training image by pixels: where they agree, it copies."
         return [
+            *self._through_training(),
             ("Images made", f"The first {len(made)} images of seed {self.seed + 1}, not chosen.", sheet(made, COLUMNS)),
             ("Training images", f"The first {len(real)} of the training part.", sheet(real, COLUMNS)),
             ("Nearest training images", about, sheet(near, NUM_NEAREST)),
         ]
+
+    def _through_training(self) -> list[tuple[str, str, bytes]]:
+        """Show what validations wrote, from the first to the last."""
+        steps = {int(path.stem.removeprefix("step-")): path for path in (self.folder / "samples").glob("step-*.png")}
+        shown = sorted(steps)
+        if len(shown) > NUM_STEPS:
+            shown = [shown[round(place * (len(shown) - 1) / (NUM_STEPS - 1))] for place in range(NUM_STEPS)]
+        about = f"From the same latents each time, of seed {self.seed}."
+        return [(f"After step {step:,}", about, steps[step].read_bytes()) for step in shown]
 
     def signature(self) -> str:
         """Say what the scores depend on besides the model."""
