@@ -20,13 +20,13 @@ from regard.tasks.convert import convert as _convert
 from regard.tasks.embedder import Embedder, load_embedder
 from regard.tasks.filler import Filler, is_masked, load_filler
 from regard.tasks.generator import Generator
-from regard.tasks.image_classifier import ImageEmbedder
-from regard.tasks.image_generator import ImageGenerator
+from regard.tasks.images.classifier import ImageEmbedder
+from regard.tasks.images.generator import ImageGenerator
+from regard.tasks.images.public import load_images, sees
+from regard.tasks.images.reconstructor import Reconstructor
 from regard.tasks.labeller import Labeller
-from regard.tasks.public_images import load_images, sees
 from regard.tasks.public_pairs import translates
 from regard.tasks.public_text import is_causal, load_generator
-from regard.tasks.reconstructor import Reconstructor
 from regard.tasks.submission import Submission
 from regard.tasks.submission import submit as _submit
 from regard.tasks.tagger import Tagger

@@ -15,9 +15,9 @@ from regard.data.augment import AugmentConfig
 from regard.data.images import read_images
 from regard.errors import ConfigError, DataError, UsageError
 from regard.models.weights import gather
-from regard.tasks.classify_images import ImageClassesConfig, ImageClassesTask, evaluate, soft_cross_entropy
-from regard.tasks.image_classifier import ImageClassifier
-from regard.tasks.image_data import ImageData, read_corpus
+from regard.tasks.images.classifier import ImageClassifier
+from regard.tasks.images.classify import ImageClassesConfig, ImageClassesTask, evaluate, soft_cross_entropy
+from regard.tasks.images.corpus import ImageData, read_corpus
 from regard.tasks.task import cross_entropy
 
 TINY: dict[str, Any] = {

@@ -11,9 +11,9 @@ from image_files import write_bars
 import regard
 from regard.data.augment import AugmentConfig
 from regard.errors import ConfigError
-from regard.tasks.contrast import ContrastConfig, ContrastTask
-from regard.tasks.image_classifier import ImageEmbedder
-from regard.tasks.image_data import ImageData
+from regard.tasks.images.classifier import ImageEmbedder
+from regard.tasks.images.contrast import ContrastConfig, ContrastTask
+from regard.tasks.images.corpus import ImageData
 
 TINY: dict[str, Any] = {
     "family": "vit", "patch_size": 4, "embed_dim": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 32

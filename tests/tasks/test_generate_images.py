@@ -21,12 +21,12 @@ from regard.models.convnet import ConvNet, ConvNetConfig
 from regard.models.gan import Gan, GanConfig
 from regard.models.weights import gather
 from regard.tasks import folder, generate_images
-from regard.tasks.adversarial import discriminator_loss, generator_loss
-from regard.tasks.generate_images import GenerateImagesConfig, GenerateImagesTask
-from regard.tasks.image_classifier import ImageClassifier
-from regard.tasks.image_data import ImageData
-from regard.tasks.image_features import AveragedPixels, EncoderFeatures
-from regard.tasks.image_generator import ImageGenerator, latents
+from regard.tasks.images.adversarial import discriminator_loss, generator_loss
+from regard.tasks.images.classifier import ImageClassifier
+from regard.tasks.images.corpus import ImageData
+from regard.tasks.images.features import AveragedPixels, EncoderFeatures
+from regard.tasks.images.generate import GenerateImagesConfig, GenerateImagesTask
+from regard.tasks.images.generator import ImageGenerator, latents
 from regard.tasks.labeller import Classes
 from regard.training import optimizers
 from regard.training.config import TrainingConfig

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.tasks.contrast import nt_xent
+from regard.tasks.images.contrast import nt_xent
 
 TAU = 0.37
 
@@ -67,7 +67,7 @@ PROCESS = """
 import sys
 import torch
 from torch import nn
-from regard.tasks.contrast import nt_xent
+from regard.tasks.images.contrast import nt_xent
 
 rank, port = int(sys.argv[1]), sys.argv[2]
 torch.distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)

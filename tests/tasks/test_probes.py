@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.preprocessing import StandardScaler
 
-from regard.tasks.probes import LinearProbe, Neighbours, nearest_classes
+from regard.tasks.images.probes import LinearProbe, Neighbours, nearest_classes
 
 CLASSES = 4
 

@@ -10,9 +10,9 @@ from image_files import write_bars
 
 import regard
 from regard.data.images import read_images
-from regard.tasks.image_data import ImageData
-from regard.tasks.reconstruct import FLAT, ReconstructConfig, ReconstructTask
-from regard.tasks.reconstructor import Reconstructor
+from regard.tasks.images.corpus import ImageData
+from regard.tasks.images.reconstruct import FLAT, ReconstructConfig, ReconstructTask
+from regard.tasks.images.reconstructor import Reconstructor
 
 TINY: dict[str, Any] = {
     **{"family": "mae", "patch_size": 4, "embed_dim": 16, "num_layers": 2, "num_heads": 2, "mlp_dim": 32},

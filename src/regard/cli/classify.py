@@ -27,7 +27,7 @@ def classify(
     Example: regard classify runs/mood < texts.txt
     """
     import regard
-    from regard.tasks.image_classifier import ImageClassifier
+    from regard.tasks.images.classifier import ImageClassifier
     from regard.tasks.labeller import Label, Labeller
 
     labeller = regard.load(check_model_path(model), device)

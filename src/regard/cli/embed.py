@@ -26,7 +26,7 @@ def embed(
     Example: regard embed all-MiniLM-L6-v2 < texts.txt > vectors.jsonl
     """
     from regard.tasks.embedder import load_embedder
-    from regard.tasks.public_images import is_of_images, load_images
+    from regard.tasks.images.public import is_of_images, load_images
     from regard.training import hardware
 
     target = hardware.choose(device)

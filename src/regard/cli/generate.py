@@ -14,7 +14,7 @@ from regard.cli.options import Device, Json, check_model_path, decoding, lines, 
 from regard.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from regard.tasks.image_generator import ImageGenerator
+    from regard.tasks.images.generator import ImageGenerator
 
 
 def generate(
@@ -66,7 +66,7 @@ def generate(
         raise UsageError("--stream with --json, a batch or beams", mend="leave one out")
     import regard
     from regard.tasks.generator import Generation, Generator
-    from regard.tasks.image_generator import ImageGenerator
+    from regard.tasks.images.generator import ImageGenerator
 
     loaded = regard.load(check_model_path(model), device)
     if isinstance(loaded, ImageGenerator):

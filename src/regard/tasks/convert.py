@@ -30,7 +30,7 @@ from regard.tasks import folder as folders
 from regard.tasks import plain
 from regard.tasks.filler import Filler
 from regard.tasks.generator import Generator
-from regard.tasks.public_images import sees
+from regard.tasks.images.public import sees
 from regard.tasks.public_pairs import load_public, translates
 from regard.tasks.translator import Translator
 

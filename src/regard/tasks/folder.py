@@ -33,14 +33,14 @@ from regard.models.registry import check_bounds, families, family
 from regard.models.weights import build_like, gather, read_tensors, write_tensors
 from regard.tasks.filler import Filler, OwnMasks
 from regard.tasks.generator import Generator
-from regard.tasks.image_classifier import ImageClassifier, ImageEmbedder
-from regard.tasks.image_generator import ImageGenerator
+from regard.tasks.images.classifier import ImageClassifier, ImageEmbedder
+from regard.tasks.images.generator import ImageGenerator
+from regard.tasks.images.reconstructor import Reconstructor
 from regard.tasks.labeller import Classes, Labeller, Numbers, objective, read_text_pairs
 from regard.tasks.pairs import SHARED, SIDES, PairTokenizer
 from regard.tasks.plain import CONFIG_CAP_BYTES, FORMAT, MODEL_TYPE, check_format, dtype_name
 from regard.tasks.public_pairs import load_public, translates
 from regard.tasks.public_text import PublicVocabulary
-from regard.tasks.reconstructor import Reconstructor
 from regard.tasks.tagger import Tagger
 from regard.tasks.translator import Translator
 

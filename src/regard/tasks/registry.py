@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from regard.tasks.classify_images import ImageClassesConfig, ImageClassesTask
-from regard.tasks.contrast import ContrastConfig, ContrastTask
 from regard.tasks.crosslingual import CrosslingualConfig, CrosslingualTask
-from regard.tasks.generate_images import GenerateImagesConfig, GenerateImagesTask
+from regard.tasks.images.classify import ImageClassesConfig, ImageClassesTask
+from regard.tasks.images.contrast import ContrastConfig, ContrastTask
+from regard.tasks.images.generate import GenerateImagesConfig, GenerateImagesTask
+from regard.tasks.images.reconstruct import ReconstructConfig, ReconstructTask
 from regard.tasks.instruct import InstructConfig, InstructTask
 from regard.tasks.labelled import LabelledConfig, LabelledTask
 from regard.tasks.labeller import Classes, Numbers
 from regard.tasks.language import LanguageConfig, LanguageTask
 from regard.tasks.masked import MaskedConfig, MaskedTask
 from regard.tasks.permuted import PermutedConfig, PermutedTask
-from regard.tasks.reconstruct import ReconstructConfig, ReconstructTask
 from regard.tasks.tagged import TaggedConfig, TaggedTask
 from regard.tasks.translate import TranslateConfig, TranslateTask
 

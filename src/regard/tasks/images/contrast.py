@@ -21,11 +21,11 @@ from regard.data.sheets import sheet
 from regard.errors import ConfigError, DataError
 from regard.metrics.measure import Measure
 from regard.models.contrastive import Contrastive
-from regard.tasks.image_classifier import ImageEmbedder
-from regard.tasks.image_data import ImageCorpus, ImageData, read_corpus
-from regard.tasks.image_encoders import fresh, refit, starting
-from regard.tasks.image_task import ImageTask
-from regard.tasks.probing import PIXELS, UNTRAINED, Probing
+from regard.tasks.images.classifier import ImageEmbedder
+from regard.tasks.images.corpus import ImageCorpus, ImageData, read_corpus
+from regard.tasks.images.encoders import fresh, refit, starting
+from regard.tasks.images.probing import PIXELS, UNTRAINED, Probing
+from regard.tasks.images.shared import ImageTask
 from regard.tasks.task import Batch, Evaluated, Loss, check_counts, evaluating
 
 # Views of development images are drawn as in an epoch that no run comes to.

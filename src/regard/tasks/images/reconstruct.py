@@ -19,10 +19,10 @@ from regard.data.sheets import sheet
 from regard.metrics.measure import Measure
 from regard.models.reconstructor import ImageReconstructor
 from regard.tasks.building import build
-from regard.tasks.image_data import ImageCorpus, ImageData, read_corpus
-from regard.tasks.image_task import ImageTask
-from regard.tasks.probing import Probing
-from regard.tasks.reconstructor import Reconstructor
+from regard.tasks.images.corpus import ImageCorpus, ImageData, read_corpus
+from regard.tasks.images.probing import Probing
+from regard.tasks.images.reconstructor import Reconstructor
+from regard.tasks.images.shared import ImageTask
 from regard.tasks.task import Batch, Evaluated, Loss, check_counts, evaluating
 
 NUM_FIGURES = 12

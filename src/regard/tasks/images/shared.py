@@ -10,7 +10,7 @@ from torch import Tensor
 from regard.data.augment import Augment, AugmentConfig
 from regard.data.batching import Order
 from regard.data.pixels import Pixels
-from regard.tasks.image_data import ImageCorpus
+from regard.tasks.images.corpus import ImageCorpus
 from regard.tasks.task import Task
 
 

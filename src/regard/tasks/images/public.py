@@ -9,8 +9,8 @@ import torch
 from regard.files import read_config, reading
 from regard.models.interface import HoldsImageEncoder, ImageEncoder
 from regard.models.public import describe
-from regard.tasks.image_classifier import ImageClassifier, ImageEmbedder
-from regard.tasks.image_encoders import model_folder, read_encoder
+from regard.tasks.images.classifier import ImageClassifier, ImageEmbedder
+from regard.tasks.images.encoders import model_folder, read_encoder
 from regard.tasks.labeller import Classes
 from regard.tasks.plain import MODEL_TYPE, family_of_plain, model_type
 

@@ -12,7 +12,7 @@ from regard.data.pixels import Pixels
 from regard.decoding import DecodeOptions
 from regard.errors import UsageError
 from regard.models.gan import Gan
-from regard.tasks.image_classifier import BATCH_IMAGES
+from regard.tasks.images.classifier import BATCH_IMAGES
 from regard.tasks.task import evaluating
 
 MAX_IMAGES = 100_000

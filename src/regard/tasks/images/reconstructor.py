@@ -16,7 +16,7 @@ from regard.data.images import Images
 from regard.data.pixels import Pixels
 from regard.decoding import DecodeOptions
 from regard.models.reconstructor import ImageReconstructor, Reconstruction
-from regard.tasks.image_classifier import BATCH_IMAGES, ImageEmbedder
+from regard.tasks.images.classifier import BATCH_IMAGES, ImageEmbedder
 from regard.tasks.task import evaluating
 
 _HIDDEN_LEVEL = 128  # grey

@@ -12,10 +12,10 @@ from torch import Tensor
 from regard.data.images import Images
 from regard.metrics.labels import classes
 from regard.metrics.measure import Measure
-from regard.tasks.image_classifier import ImageEmbedder
-from regard.tasks.image_data import ImageCorpus
+from regard.tasks.images.classifier import ImageEmbedder
+from regard.tasks.images.corpus import ImageCorpus
+from regard.tasks.images.probes import LinearProbe, Neighbours, nearest_classes, pixel_vectors
 from regard.tasks.labeller import Classes
-from regard.tasks.probes import LinearProbe, Neighbours, nearest_classes, pixel_vectors
 from regard.tasks.task import Evaluated
 
 # Training images that probes are fit on, and neighbours of a validation are looked for among.

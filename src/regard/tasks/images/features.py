@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from regard.errors import ConfigError
 from regard.files import sha256
 from regard.models.registry import families
-from regard.tasks.image_classifier import ImageEmbedder
-from regard.tasks.image_encoders import model_folder, read_encoder
+from regard.tasks.images.classifier import ImageEmbedder
+from regard.tasks.images.encoders import model_folder, read_encoder
 
 SIDE = 8
 

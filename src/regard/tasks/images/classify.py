@@ -23,14 +23,14 @@ from regard.data.sheets import sheet
 from regard.errors import ConfigError
 from regard.metrics.measure import Measure
 from regard.models.interface import ImageEncoder
-from regard.tasks.image_classifier import ImageClassifier
-from regard.tasks.image_data import ImageCorpus, ImageData, read_corpus
-from regard.tasks.image_encoders import fresh, refit, starting
-from regard.tasks.image_task import ImageTask
+from regard.tasks.images.classifier import ImageClassifier
+from regard.tasks.images.corpus import ImageCorpus, ImageData, read_corpus
+from regard.tasks.images.encoders import fresh, refit, starting
+from regard.tasks.images.probes import Neighbours, pixel_vectors
+from regard.tasks.images.probing import NUM_SHOWN
+from regard.tasks.images.shared import ImageTask
 from regard.tasks.labeller import Classes
 from regard.tasks.masking import chance
-from regard.tasks.probes import Neighbours, pixel_vectors
-from regard.tasks.probing import NUM_SHOWN
 from regard.tasks.task import Batch, Evaluated, Loss, check_counts, check_smoothing
 
 NUM_FIGURES = 32

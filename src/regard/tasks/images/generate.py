@@ -24,12 +24,12 @@ from regard.files import write_aside, writing
 from regard.metrics.frechet import Moments, frechet_distance
 from regard.metrics.measure import Measure
 from regard.models.gan import Gan
-from regard.tasks.adversarial import Game, discriminator_loss, generator_loss
 from regard.tasks.building import build
-from regard.tasks.image_data import ImageCorpus, ImageData, read_corpus
-from regard.tasks.image_features import Extractor, extractor
-from regard.tasks.image_generator import ImageGenerator
-from regard.tasks.image_task import ImageTask
+from regard.tasks.images.adversarial import Game, discriminator_loss, generator_loss
+from regard.tasks.images.corpus import ImageCorpus, ImageData, read_corpus
+from regard.tasks.images.features import Extractor, extractor
+from regard.tasks.images.generator import ImageGenerator
+from regard.tasks.images.shared import ImageTask
 from regard.tasks.masking import chance
 from regard.tasks.task import Batch, Evaluated, Loss, check_counts, evaluating
 
@@ -47,7 +47,7 @@ class GenerateImagesConfig:
     Attributes:
         data: Where images come from. Classes are not read.
         model: ``family`` and its settings.
-        loss: ``saturating``, ``non-saturating`` or ``hinge``; see :mod:`regard.tasks.adversarial`.
+        loss: ``saturating``, ``non-saturating`` or ``hinge``; see :mod:`regard.tasks.images.adversarial`.
         discriminator_steps: Steps k of the discriminator for each of the generator.
         discriminator_rate: Factor of its learning rate: two time scales.
         generator_rate: Likewise.

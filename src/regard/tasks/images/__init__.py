@@ -1,0 +1,1 @@
+"""Learning from images: a task a file, what comes of it, and what they share."""
