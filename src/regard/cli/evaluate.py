@@ -41,10 +41,10 @@ def evaluate(
     from regard.data import read_pairs
     from regard.data.documents import read_documents
     from regard.data.images import read_images
+    from regard.tasks import masked_texts
     from regard.tasks.filler import Filler
     from regard.tasks.generator import Generator
     from regard.tasks.images import classify as classify_images
-    from regard.tasks.images import masked_texts
     from regard.tasks.images.classifier import ImageClassifier
     from regard.tasks.translator import Translator
 
