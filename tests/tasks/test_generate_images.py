@@ -20,7 +20,8 @@ from regard.errors import CheckpointError, ConfigError, UsageError
 from regard.models.convnet import ConvNet, ConvNetConfig
 from regard.models.gan import Gan, GanConfig
 from regard.models.weights import gather
-from regard.tasks import folder, generate_images
+from regard.tasks import folder
+from regard.tasks.images import generate as generate_images
 from regard.tasks.images.adversarial import discriminator_loss, generator_loss
 from regard.tasks.images.classifier import ImageClassifier
 from regard.tasks.images.corpus import ImageData

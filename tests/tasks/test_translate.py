@@ -296,7 +296,7 @@ BAD: dict[str, tuple[Callable[[Path], object], type[RegardError], str]] = {
     "unknown family": (
         config(lambda c: c.update(family="../../os")),
         ConfigError,
-        "unknown model family '../../os'; choose from bert, gpt, llama, rnn, transformer",
+        "unknown model family '../../os'; choose from bert, ",
     ),
     "a billion layers": (
         config(lambda c: c["settings"].update(encoder_layers=10**9)),

@@ -19,7 +19,7 @@ from regard.training.report import Facts
 class Classes:
     """As much of a task as the report reads."""
 
-    monitor, unit, lengths = "accuracy", "image", ()
+    monitor, unit, reads, lengths = "accuracy", "image", "image", ()
 
 
 @pytest.fixture
