@@ -33,7 +33,7 @@ def classify(
     labeller = regard.load(check_model_path(model), device)
     if not isinstance(labeller, Labeller | ImageClassifier):
         verbs = " or ".join(f"regard {verb}" for verb in labeller.verbs)
-        raise UsageError("this model gives no classes or numbers", where=model, mend=f"use it with {verbs}")
+        raise UsageError(f"a model for the task {labeller.task!r}", where=model, mend=f"use it with {verbs}")
 
     def write(one: Label) -> None:
         if json:

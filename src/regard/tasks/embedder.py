@@ -42,6 +42,7 @@ class Embedder:
     """
 
     verbs = ("embed",)
+    task = "embed"
 
     def __init__(
         self,
