@@ -84,7 +84,7 @@ def tables(scores: dict[str, dict[str, Any]]) -> str:
     for fraction in FRACTIONS:
         row = [scores.get(f"{family}-{fraction:g}") for family in FAMILIES]
         known = next((one for one in row if one), None)
-        near = [v["accuracy"] for n, v in known["baselines"].items() if "neighbours" in n] if known else []
+        near = [v["accuracy"] for n, v in known["baselines"].items() if "neighbour" in n] if known else []
         cells = ["–" if one is None else f"{100 * one['accuracy']:.2f} ({one['steps']:,} steps)" for one in row]
         lines.append(
             f"| {fraction:.0%} | {' | '.join(cells)} | {100 * near[0]:.2f} |" if near else f"| {fraction:.0%} |"

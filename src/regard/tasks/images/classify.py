@@ -227,7 +227,8 @@ class ImageClassesTask(ImageTask):
         commonest = Counter(self.corpus.train.labels).most_common(1)[0][0]
         near = self._neighbours
         predicted = [self.goal.names[n] for n in near(pixel_vectors(self.corpus.test)).tolist()]
-        found = {f"{near.k} nearest neighbours on pixels": predicted, "the commonest class": [commonest] * len(wanted)}
+        voters = f"{near.k} nearest neighbours" if near.k > 1 else "nearest neighbour"
+        found = {f"{voters} on pixels": predicted, "the commonest class": [commonest] * len(wanted)}
         return {name: self.goal.measure(labels, wanted) for name, labels in found.items()}
 
     @cached_property
