@@ -85,6 +85,18 @@ def test_bad_files_are_one_line(seen: Path, pictures: Path, cli: Cli, tmp_path: 
         assert len(done.stderr.splitlines()) == 1, done.stderr
 
 
+def test_what_stands_before_a_bad_file_is_answered(seen: Path, pictures: Path, cli: Cli, tmp_path: Path) -> None:
+    good = next((pictures / "all" / "lying").iterdir())
+    (tmp_path / "text.png").write_text("no picture")
+    done = cli(["classify", seen], stdin=f"{good}\n\n{good}\n{tmp_path}/text.png\n{good}\n")
+    assert done.returncode == 3
+    labels = done.stdout.split("\n")
+    assert labels[0] == labels[2] != ""
+    assert labels[1] == ""
+    assert len(labels) == 4
+    assert "text.png" in done.stderr
+
+
 def test_other_verbs_say_what_it_is_for(seen: Path, cli: Cli) -> None:
     done = cli(["fill", seen], stdin="a <mask>\n")
     assert done.returncode == 2

@@ -180,12 +180,18 @@ def decoding(
 def for_named(paths: list[str], answer: Callable[[list[str]], Iterable[Any]], write: Callable[[Any], None]) -> None:
     """Answer lines that name files; a blank line gives a blank line.
 
+    Where a file is bad, those before it are answered before the error is told.
+
     Args:
         paths: The lines.
         answer: From the names to an answer each.
         write: Prints an answer.
     """
-    answers = iter(answer([path for path in paths if path.strip()]))
+    named = [path for path in paths if path.strip()]
+    try:
+        answers = iter(list(answer(named)))
+    except DataError:
+        answers = (one for path in named for one in answer([path]))
     for path in paths:
         if path.strip():
             write(next(answers))
