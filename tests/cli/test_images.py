@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bar_images import CLASSES, bars
 from cli_tools import Cli
-from image_files import CLASSES, bars
 from PIL import Image
 
 from regard.cli.main import main

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from image_files import CLASSES, bars, write_bars
+from bar_images import CLASSES, bars, write_bars
 
 import regard
 from regard.data.augment import AugmentConfig

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from image_files import write_bars
+from bar_images import write_bars
 
 import regard
 from regard.data.augment import AugmentConfig
