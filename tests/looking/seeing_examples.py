@@ -145,7 +145,7 @@ def some_seen(kind: type[MiniViT] = MiniViT, word: str = "w", size: tuple[int, i
 class Product:
     """A model in use, as `regard.load` gives one; it reads every file as the same picture."""
 
-    verbs = ("classify", "embed")
+    verbs, task = ("classify", "embed"), "classify-images"
 
     def __init__(self, verbs=("classify", "embed")):
         self.model, self.device, self.verbs = spread(MiniViT()), torch.device("cpu"), verbs

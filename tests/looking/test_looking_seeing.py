@@ -201,7 +201,7 @@ def test_a_loaded_model_looks_at_an_image_file(tmp_path):
     with pytest.raises(UsageError, match="an image is a file, not a URL"):
         regard.look(product, "https://example.org/disc.png")
     product.model = torch.nn.Linear(2, 2)
-    with pytest.raises(UsageError, match="reads neither texts nor images"):
+    with pytest.raises(UsageError, match="a model for the task 'classify-images'"):
         regard.look(product, "a")
     product.model = MiniViT()
     with pytest.raises(UsageError, match="an output for a model that writes none"):
