@@ -37,10 +37,9 @@ from regard.data.readers.image_table import read_table
 from regard.data.readers.picture import CAPS, EXTENSIONS, LUMA, Caps, decode
 from regard.data.readers.pictures import ArrayPictures, Pictures, in_threads
 from regard.data.readers.text import shown
-from regard.data.split import split_keys
 from regard.errors import DataError, UsageError
 
-__all__ = ["CAPS", "Caps", "Images", "decode", "read_images", "read_named", "split_images"]
+__all__ = ["CAPS", "Caps", "Images", "decode", "read_images", "read_named"]
 
 
 Fit = Literal["crop", "squash"]
@@ -228,23 +227,6 @@ def read_images(
     assert first is not None, "every reader refuses to give no picture"
     planes = channels or (1 if is_grey else 3)
     return Images(pictures, np.arange(len(pictures)), first, planes, fit, pictures.labels)
-
-
-def split_images(images: Images, *, seed: int) -> tuple[Images, Images, Images]:
-    """Deal pictures into three parts as :func:`regard.data.split.split_pairs` deals pairs; copies are in one part.
-
-    Args:
-        images: All pictures; every one is decoded once.
-        seed: Any integer; another seed deals otherwise.
-
-    Returns:
-        Train, dev and test, each in the order of ``images``.
-
-    Raises:
-        DataError: There are fewer than 20 different pictures, or one is damaged.
-    """
-    train, dev, test = split_keys(images.keys(), seed=seed, what="images")
-    return images.subset(train), images.subset(dev), images.subset(test)
 
 
 def read_named(
