@@ -16,7 +16,17 @@ from regard.layers.windows import WindowPadding, windows_of
 from regard.models.public import Layout, Rule, both
 from regard.models.registry import Family, Size, check_bounds, register
 from regard.models.swin import MAX_STAGES, Swin, SwinConfig, WindowShrink
-from regard.models.values import ACTIVATIONS, architecture, choose, count, expect, number, pair
+from regard.models.values import (
+    ACTIVATIONS,
+    TIMM_RATES,
+    architecture,
+    choose,
+    count,
+    expect,
+    number,
+    pair,
+    timm_settings,
+)
 
 _BUFFERS = ("relative_position_index", "attn_mask")
 _EPS = 1e-5  # of the norms of embeddings and merged tokens, whatever config.json says of the others
@@ -223,26 +233,8 @@ _TIMM_RULES = {"window_padding": "zeros-after-shift", "window_shrink": "side"}
 
 
 def _read_timm(values: Mapping[str, Any], where: str) -> SwinConfig:
-    name = architecture({"architectures": values.get("architecture")}, where, _TIMM)
-    pretrained, given = values.get("pretrained_cfg", {}), values.get("model_args", {})
-    if not isinstance(pretrained, dict) or not isinstance(given, dict):
-        raise FormatError("pretrained_cfg or model_args is no mapping", where=where)
-    shape = pretrained.get("input_size", (3, *pair(_TIMM[name], "img_size", where)))
-    if not isinstance(shape, (list, tuple)) or len(shape) != 3:
-        raise FormatError(f"input_size is {str(shape)[:40]}, not channels, height and width", where=where)
-    usual = {
-        "in_chans": shape[0],
-        "num_classes": values.get("num_classes", pretrained.get("num_classes", 1000)),
-        "global_pool": values.get("global_pool", "avg"),
-        "patch_size": 4,
-        **_TIMM[name],
-        "img_size": shape[1:],
-    }
-    rates = {"proj_drop_rate": "dropout", "attn_drop_rate": "attention_dropout", "drop_path_rate": "drop_path"}
-    unknown = sorted(given.keys() - {*usual, "mlp_ratio", "qkv_bias"} - rates.keys())
-    if unknown:
-        raise FormatError(f"model_args has {unknown[0][:40]!r}, which is not known here", where=where)
-    said = {**usual, **given}
+    usual = {"global_pool": "avg", "patch_size": 4}
+    said = timm_settings(values, _TIMM, usual, ("mlp_ratio", "qkv_bias"), where)
     expect(said, where, qkv_bias=True, global_pool="avg")
     config = SwinConfig(
         image_size=pair(said, "img_size", where),
@@ -253,7 +245,10 @@ def _read_timm(values: Mapping[str, Any], where: str) -> SwinConfig:
         num_layers=_counts(said, "depths", where),
         num_heads=_counts(said, "num_heads", where),
         mlp_ratio=float(number(said, "mlp_ratio", where, 4.0)),
-        **{ours: number(said, theirs, where, 0.1 if ours == "drop_path" else 0.0) for theirs, ours in rates.items()},
+        **{
+            ours: number(said, theirs, where, 0.1 if ours == "drop_path" else 0.0)
+            for theirs, ours in TIMM_RATES.items()
+        },
         **_own(values, _TIMM_RULES, where),
     )
     check_bounds(config, where)

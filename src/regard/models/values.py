@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from regard.errors import FormatError
@@ -184,3 +184,50 @@ def flag(values: Mapping[str, Any], name: str, where: str, default: bool) -> boo
     if not isinstance(value, bool):
         raise FormatError(f"{name} is {str(value)[:40]!r}, neither true nor false", where=where)
     return value
+
+
+# timm's names of the rates in ``model_args``, and ours.
+TIMM_RATES = {"proj_drop_rate": "dropout", "attn_drop_rate": "attention_dropout", "drop_path_rate": "drop_path"}
+
+
+def timm_settings(
+    values: Mapping[str, Any],
+    known: Mapping[str, Mapping[str, Any]],
+    usual: Mapping[str, Any],
+    more: Iterable[str],
+    where: str,
+) -> dict[str, Any]:
+    """Put together what timm's config.json says of a model: its architecture's own, its data's, and what was changed.
+
+    Args:
+        values: config.json.
+        known: Settings of each architecture, by name.
+        usual: Settings that architectures leave out; ``global_pool`` may stand in config.json itself.
+        more: Further settings that ``model_args`` may have, besides :data:`TIMM_RATES`.
+        where: Path of config.json.
+
+    Returns:
+        Settings by timm's names.
+
+    Raises:
+        FormatError: The architecture or a setting is unknown, or an entry is not of its form.
+    """
+    name = architecture({"architectures": values.get("architecture")}, where, known)
+    pretrained, given = values.get("pretrained_cfg", {}), values.get("model_args", {})
+    if not isinstance(pretrained, dict) or not isinstance(given, dict):
+        raise FormatError("pretrained_cfg or model_args is no mapping", where=where)
+    shape = pretrained.get("input_size", (3, *pair(known[name], "img_size", where)))
+    if not isinstance(shape, (list, tuple)) or len(shape) != 3:
+        raise FormatError(f"input_size is {str(shape)[:40]}, not channels, height and width", where=where)
+    said = {
+        **usual,
+        "in_chans": shape[0],
+        "num_classes": values.get("num_classes", pretrained.get("num_classes", 1000)),
+        "global_pool": values.get("global_pool", usual["global_pool"]),
+        **known[name],
+        "img_size": shape[1:],
+    }
+    unknown = sorted(given.keys() - {*said, *more, *TIMM_RATES})
+    if unknown:
+        raise FormatError(f"model_args has {unknown[0][:40]!r}, which is not known here", where=where)
+    return {**said, **given}

@@ -11,7 +11,18 @@ from torch import Tensor
 from regard.errors import FormatError
 from regard.models.public import Layout, Rule, both
 from regard.models.registry import Family, Size, register
-from regard.models.values import ACTIVATIONS, architecture, choose, count, expect, flag, number, pair
+from regard.models.values import (
+    ACTIVATIONS,
+    TIMM_RATES,
+    architecture,
+    choose,
+    count,
+    expect,
+    flag,
+    number,
+    pair,
+    timm_settings,
+)
 from regard.models.vit import Vit, VitConfig
 
 # -------------------------------------------------------------------------------------------------------- Hugging Face
@@ -197,27 +208,9 @@ _TIMM_EPS = 1e-6
 
 
 def _read_timm(values: Mapping[str, Any], where: str) -> VitConfig:
-    name = architecture({"architectures": values.get("architecture")}, where, _TIMM)
-    pretrained, given = values.get("pretrained_cfg", {}), values.get("model_args", {})
-    if not isinstance(pretrained, dict) or not isinstance(given, dict):
-        raise FormatError("pretrained_cfg or model_args is no mapping", where=where)
-    shape = pretrained.get("input_size", (3, *pair(_TIMM[name], "img_size", where)))
-    if not isinstance(shape, (list, tuple)) or len(shape) != 3:
-        raise FormatError(f"input_size is {str(shape)[:40]}, not channels, height and width", where=where)
-    usual = {
-        "in_chans": shape[0],
-        "num_classes": values.get("num_classes", pretrained.get("num_classes", 1000)),
-        "global_pool": values.get("global_pool", "token"),
-        "act_layer": "gelu",
-        **_TIMM[name],
-        "img_size": shape[1:],
-    }
-    known = {*usual, "depth", "mlp_ratio", "qkv_bias", "class_token", "fc_norm"}
-    rates = {"proj_drop_rate": "dropout", "attn_drop_rate": "attention_dropout", "drop_path_rate": "drop_path"}
-    unknown = sorted(given.keys() - known - rates.keys())
-    if unknown:
-        raise FormatError(f"model_args has {unknown[0][:40]!r}, which is not known here", where=where)
-    said = {**usual, **given}
+    usual = {"global_pool": "token", "act_layer": "gelu"}
+    more = ("depth", "mlp_ratio", "qkv_bias", "class_token", "fc_norm")
+    said = timm_settings(values, _TIMM, usual, more, where)
     expect(said, where, qkv_bias=True)
     pooling = choose(said, "global_pool", _TIMM_POOLINGS, where)
     norm_pooled = pooling == "mean" if said.get("fc_norm") is None else flag(said, "fc_norm", where, False)
@@ -242,7 +235,7 @@ def _read_timm(values: Mapping[str, Any], where: str) -> VitConfig:
         norm_pooled=norm_pooled,
         activation=choose(said, "act_layer", _TIMM_ACTIVATIONS, where),
         norm_eps=_TIMM_EPS,
-        **{ours: number(said, theirs, where, 0.0) for theirs, ours in rates.items()},
+        **{ours: number(said, theirs, where, 0.0) for theirs, ours in TIMM_RATES.items()},
     )
 
 

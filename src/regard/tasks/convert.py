@@ -214,7 +214,7 @@ def _plain(source: Path, target: Path, to: Form) -> Converted:
     if plain.model_type(source) != plain.MODEL_TYPE:
         name, model, notes = read_folder(source)
         more = read_config(source / "config.json")
-    elif sees(source):  # what a task trained of images is the family's own model
+    elif plain.task(source) != "none" and sees(source):  # what a task trained of images is the family's own model
         name, model = plain.load_model(source)
         more = _told(source, to)
     else:
