@@ -4,7 +4,7 @@
     maps.weights("decoder.layers.5.cross_attn", head=3)
     maps.save("look.html")            the same with pictures; look.json with every number
 
-A side of a map is a text's tokens or the places of a picture (`regard.looking.places`).
+A side of a map is a text's tokens, or the places or boxes of a picture (`regard.looking.places`).
 
 Legend: T queries, S keys, H heads.
 """
@@ -15,7 +15,11 @@ import base64
 import html
 import json
 import os
+import sys
+import tempfile
+import webbrowser
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -24,14 +28,19 @@ import numpy.typing as npt
 
 from regard.errors import DataError, FormatError, UsageError
 from regard.files import write_aside
-from regard.looking.places import Picture, Places, check_pictures, read_places
+from regard.looking.places import Boxes, Picture, Places, check_pictures, read_places
 from regard.looking.text import visible
 
-Side = tuple[str, ...] | Places
+Side = tuple[str, ...] | Places | Boxes
 Weights = npt.NDArray[np.float32]
 SUM_TOLERANCE = 1e-3  # bfloat16 rows miss 1 by up to about that much
 _FORMAT, _TEXT_FORMAT = "regard-maps-2", "regard-maps-1"  # the latter knew no pictures
 Kind = TypeVar("Kind")
+
+
+def free_names(side: Side) -> tuple[str, ...]:
+    """Name the rows of a side that stand at no place of a grid: tokens, regions, what comes before places."""
+    return side.before if isinstance(side, Places) else side.names() if isinstance(side, Boxes) else side
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,8 +50,8 @@ class AttentionMap:
     Args:
         layer: The layer's name in the model.
         kind: "self" where queries and keys are the same tokens, else "cross".
-        queries: The T tokens that attend, or the places.
-        keys: The S tokens that are attended to, or the places; S is the rows of one window.
+        queries: The T tokens that attend, or the places or boxes.
+        keys: The S tokens that are attended to, or the places or boxes; S is the rows of one window.
         weights_HTS: Weights from 0 to 1, kept as float32. A row sums to 1, or to 0 where the query attends to nothing.
 
     Raises:
@@ -59,7 +68,7 @@ class AttentionMap:
         """Check every number once, so that nothing that draws has to."""
         for side in ("queries", "keys"):
             given = getattr(self, side)
-            object.__setattr__(self, side, given if isinstance(given, Places) else tuple(given))
+            object.__setattr__(self, side, given if isinstance(given, Places | Boxes) else tuple(given))
         where = f"attention map {visible(self.layer)!r}"
         if self.kind not in ("self", "cross"):
             raise DataError(f"kind is {self.kind!r}", where=where, mend="it is 'self' or 'cross'")
@@ -103,13 +112,13 @@ class AttentionMap:
     @property
     def query_tokens(self) -> tuple[str, ...]:
         """The name of each query."""
-        return self.queries.names() if isinstance(self.queries, Places) else self.queries
+        return self.queries.names() if isinstance(self.queries, Places | Boxes) else self.queries
 
     @property
     def key_tokens(self) -> tuple[str, ...]:
         """The name of each key; of several windows, the first one's."""
         if not isinstance(self.keys, Places):
-            return self.keys
+            return self.keys.names() if isinstance(self.keys, Boxes) else self.keys
         return self.keys.names()[: len(self.keys.before) + self.keys.rows_GW.shape[1]]
 
     def key_name(self, query: int, key: int) -> str:
@@ -186,7 +195,7 @@ class Maps:
                 raise DataError(f"layer {visible(name)!r} is there twice", where="maps", mend="name each call of it")
         for one in self.maps:
             for side in (one.queries, one.keys):
-                if isinstance(side, Places):
+                if isinstance(side, Places | Boxes):
                     check_pictures(self.pictures, side, one.layer)
 
     @property
@@ -285,8 +294,8 @@ class Maps:
             {
                 "layer": one.layer,
                 "kind": one.kind,
-                "queries": one.queries.to_json() if isinstance(one.queries, Places) else one.queries,
-                "keys": one.keys.to_json() if isinstance(one.keys, Places) else one.keys,
+                "queries": one.queries.to_json() if isinstance(one.queries, Places | Boxes) else one.queries,
+                "keys": one.keys.to_json() if isinstance(one.keys, Places | Boxes) else one.keys,
                 "weights": [[[float(str(w)) for w in row] for row in head] for head in one.weights_HTS],
             }
             for one in self.maps
@@ -338,16 +347,72 @@ class Maps:
             raise UsageError(f"suffix {suffix!r}", where=visible(str(path)), mend="it is .html or .json")
         write_aside(Path(path), self._page() if suffix == ".html" else self.to_json())
 
+    def rollout(self, layers: str | None = None) -> npt.NDArray[np.float64]:
+        """Follow attention through a stack of layers; see :func:`regard.looking.rollout.rollout`.
+
+        Args:
+            layers: A pattern of layers, as ``encoder.*``; None where the model has one stack of self-attention.
+
+        Returns:
+            T × T; row t says how much of each input is in position t of the last layer; rows sum to 1.
+
+        Raises:
+            UsageError: No such layers, several stacks, or layers that attention cannot be followed through.
+        """
+        from regard.looking.rollout import rollout  # it reads maps: above it would be a circle
+
+        return rollout(self._stack(layers))
+
+    def flow(self, layers: str | None = None) -> npt.NDArray[np.float64]:
+        """Follow attention through a stack of layers as a flow; see :func:`regard.looking.flow.attention_flow`.
+
+        Args:
+            layers: As for `rollout`.
+
+        Returns:
+            T × T; rows sum to 1.
+
+        Raises:
+            UsageError: As for `rollout`, or too many weights.
+        """
+        from regard.looking.flow import attention_flow  # likewise
+
+        return attention_flow(self._stack(layers))
+
+    def show(self) -> None:
+        """Show the page: in a notebook below the cell, else in the browser, from a temporary file.
+
+        Raises:
+            UsageError: More weights than a page holds.
+            ResourceError: The file cannot be written.
+        """
+        if "IPython" in sys.modules and (shell := sys.modules["IPython"].get_ipython()) is not None:
+            shell.display_pub.publish({"text/html": self._repr_html_(), "text/plain": repr(self)})
+            return
+        folder = Path(tempfile.mkdtemp(prefix="regard-look-"))
+        self.save(folder / "look.html")
+        webbrowser.open((folder / "look.html").as_uri())
+
     def _repr_html_(self) -> str:
         """Show the page in a notebook, in a frame of its own: its style and script touch nothing of the notebook."""
         page = html.escape(self._page(), quote=True)
         style = "width:100%;height:760px;border:0"
-        return f'<iframe sandbox="allow-scripts" title="attention maps" style="{style}" srcdoc="{page}"></iframe>'
+        may = "allow-scripts allow-downloads"
+        return f'<iframe sandbox="{may}" title="attention maps" style="{style}" srcdoc="{page}"></iframe>'
 
     def _page(self) -> str:
         from regard.looking.look_page import look_page  # the page draws maps: importing it above would be a circle
 
         return look_page(self)
+
+    def _stack(self, layers: str | None) -> list[AttentionMap]:
+        """Find the layers of one stack."""
+        found = [one for one in self.maps if one.kind == "self" and fnmatchcase(one.layer, layers or "*")]
+        if not found:
+            raise UsageError(f"no self-attention named {visible(layers or '*')!r}", where="maps", mend=self._known())
+        if layers is None and any(one.queries != found[0].queries for one in found):
+            raise UsageError("several stacks of layers", where="maps", mend=f"name one; {self._known()}")
+        return found
 
     def _layer(self, name: str) -> AttentionMap:
         for one in self.maps:

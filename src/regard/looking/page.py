@@ -10,7 +10,7 @@ _MARK = (
     '<svg viewBox="0 0 18 18" aria-hidden="true"><path d="M0 0h5v5H0zM6.5 6.5h5v5h-5zM13 13h5v5h-5z"/>'
     '<path opacity=".28" d="M6.5 0h5v5h-5zM13 0h5v5h-5zM0 6.5h5v5H0zM13 6.5h5v5h-5zM0 13h5v5H0zM6.5 13h5v5h-5z"/></svg>'
 )
-_ICON = (
+ICON = (
     "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 18 18' fill='%234a7fc4'%3E"
     "%3Cpath d='M0 0h5v5H0zM6.5 6.5h5v5h-5zM13 13h5v5h-5z'/%3E%3C/svg%3E"
 )
@@ -60,7 +60,7 @@ def document(title: str, kicker: str, body: str, store: str, *, kind: str) -> st
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>{escape(title)} · regard</title>
-<link rel="icon" href="{_ICON}">
+<link rel="icon" href="{ICON}">
 <style>
 {css}</style>
 </head>

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 
 from regard.looking.heat import MAX_TOKENS, heat_map, scale_legend
-from regard.looking.look_page import groups_of
 from regard.looking.maps import Maps
 from regard.looking.overlay import ramp, shades, sharp, strongest, summaries
 from regard.looking.page import document, pairs, section
 from regard.looking.png import address, png_size
 from regard.looking.report import ByLength, Figure, Report, Sample, Score, Table, flatten
+from regard.looking.stacks import stacks_of
 from regard.looking.svg import Bar, Series, bar_chart, grouped_bars, line_chart
 from regard.looking.text import decimals_for, duration_text, escape
 
@@ -165,7 +165,7 @@ def _looked(maps: Maps) -> str:
         look = f'class="plain {sharp(one.png)}" style="aspect-ratio:{width}/{height}"'
         image = f'<img {look} src="{address(one.png)}" alt="{escape(one.name)}">'
         cards.append(f'<div class="card">{image}<p class="soft">as it is</p></div>')
-    for stack in groups_of(maps):
+    for stack in stacks_of(maps):
         if stack.picture is None or stack.maps[0].kind != "self":
             continue
         for title, laid_YX in summaries(stack.maps):
