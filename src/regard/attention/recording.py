@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from types import TracebackType
 
 import torch
@@ -25,11 +24,8 @@ from regard.attention.masks import Grid, Mask
 from regard.attention.positions import Bias
 from regard.attention.scores import Score
 from regard.attention.segments import Segments
+from regard.attention.sites import Site, check_heads, find_sites
 from regard.errors import UsageError
-
-
-class Site(nn.Module):
-    """Base of every module that attends: what a recorder can name and choose."""
 
 
 @dataclass(frozen=True)
@@ -80,13 +76,8 @@ class record(Mapping[str, list[Rows]]):  # noqa: N801 - used like a function: wi
         for what, asked in (("layers", layers), ("heads", heads), ("queries", queries), ("sequences", sequences)):
             if asked is not None and not len(asked):
                 raise UsageError(f"{what} is empty", where="record", mend="name some, or leave it out for all")
-        sites = {name: module for name, module in model.named_modules() if isinstance(module, Site)}
         patterns = ["*"] if layers is None else [layers] if isinstance(layers, str) else list(layers)
-        for pattern in patterns:
-            if not any(fnmatchcase(name, pattern) for name in sites):
-                known = ", ".join(sites) or "none"
-                raise UsageError(f"no layer {pattern!r} attends", where="record", mend=f"layers that do: {known}")
-        chosen = {name: site for name, site in sites.items() if any(fnmatchcase(name, p) for p in patterns)}
+        chosen = find_sites(model, patterns, "record")
         self._names = {id(site): name for name, site in chosen.items()}
         self._rows: dict[str, list[Rows]] = {name: [] for name in chosen}
         self._heads, self._queries, self._sequences = heads, queries, sequences
@@ -136,10 +127,7 @@ class record(Mapping[str, list[Rows]]):  # noqa: N801 - used like a function: wi
     ) -> None:
         num_heads = q_NHK.shape[1]
         heads = tuple(range(num_heads)) if self._heads is None else tuple(self._heads)
-        if any(not 0 <= head < num_heads for head in heads):
-            raise UsageError(
-                f"heads {list(heads)} of {num_heads}", where="record", mend=f"heads are 0 to {num_heads - 1}"
-            )
+        check_heads(heads, num_heads, "record")
         heads_H = torch.tensor(heads, device=q_NHK.device)
         key_heads_H = heads_H // (num_heads // k_MGK.shape[1])
         within = q_segments is k_segments

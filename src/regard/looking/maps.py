@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import html
 import json
+import math
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -162,9 +163,10 @@ class Maps:
         maps: The layers, in the order of the forward pass; each name once.
         details: Anything worth a line below the picture: model, score, device.
         pictures: The pictures that places are on.
+        scores: What the model makes of its output, by name: natural-log probabilities, or probabilities of choices.
 
     Raises:
-        DataError: No map at all, a layer twice, or a picture too few.
+        DataError: No map at all, a layer twice, a picture too few, or a score that is not finite.
     """
 
     title: str
@@ -173,6 +175,7 @@ class Maps:
     maps: tuple[AttentionMap, ...]
     details: dict[str, str] = field(default_factory=dict)
     pictures: tuple[Picture, ...] = ()
+    scores: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check that layers can be told apart and pictures be found."""
@@ -180,6 +183,9 @@ class Maps:
         object.__setattr__(self, "pictures", tuple(self.pictures))
         if not self.maps:
             raise DataError("no attention map", where="maps", mend="record at least one layer")
+        for name, score in self.scores.items():
+            if not math.isfinite(score):
+                raise DataError(f"the score {visible(name)!r} is {score}", where="maps", mend="scores are finite")
         names = [one.layer for one in self.maps]
         for name in names:
             if names.count(name) > 1:
@@ -291,13 +297,14 @@ class Maps:
             }
             for one in self.maps
         ]
-        fields = {"title": self.title, "source": self.source, "output": self.output, "details": self.details}
+        fields: dict[str, object] = {"title": self.title, "source": self.source, "output": self.output}
+        fields |= {"details": self.details, "scores": self.scores}
         pictures = [{"name": one.name, "png": base64.b64encode(one.png).decode("ascii")} for one in self.pictures]
         return json.dumps({"format": _FORMAT, **fields, "maps": maps, "pictures": pictures}, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Maps:
-        """Read what `to_json` wrote, now or before there were pictures.
+        """Read what `to_json` wrote, now or before there were pictures or scores.
 
         Args:
             text: JSON.
@@ -318,10 +325,13 @@ class Maps:
         details = _read(data, "details", dict)
         if not all(isinstance(value, str) for value in details.values()):
             raise FormatError("'details' holds something other than text", where="maps")
+        scores = _read(data, "scores", dict) if "scores" in data else {}
+        if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in scores.values()):
+            raise FormatError("'scores' holds something other than numbers", where="maps")
         maps = tuple(_read_map(one) for one in _read(data, "maps", list))
         title, source, output = (_read(data, key, str) for key in ("title", "source", "output"))
         pictures = () if data["format"] == _TEXT_FORMAT else tuple(map(_read_picture, _read(data, "pictures", list)))
-        return cls(title, source, output, maps, details, pictures)
+        return cls(title, source, output, maps, details, pictures, scores)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a page (.html) or the numbers (.json), whole or not at all.

@@ -15,11 +15,13 @@ from torch import Tensor, nn
 
 from regard.attention import Rows, Site, record
 from regard.errors import UsageError
+from regard.looking.doing import likeliest
 from regard.looking.maps import AttentionMap, Maps
 from regard.looking.places import BESIDE, Picture, Places
 from regard.looking.png import png
 from regard.looking.text import visible
 from regard.models.interface import Features, ImageEncoder
+from regard.tasks.labeller import Label
 from regard.tasks.task import evaluating
 
 CLASS_TOKENS = ("class", "distillation")
@@ -75,9 +77,9 @@ def look(product: Any, path: str | Path, layers: str | Sequence[str] | None = No
     if "://" in str(path):
         raise UsageError("an image is a file, not a URL", where=str(path), mend="download it first")
     found = product.images([path])
-    output = product.classify(found)[0].label if "classify" in product.verbs else ""
-    maps = look_at(product, found.batch([0])[0], Path(path).name, output, layers)
-    return replace(maps, source=str(path))
+    label = product.classify(found)[0] if "classify" in product.verbs else Label("", {})
+    maps = look_at(product, found.batch([0])[0], Path(path).name, label.label, layers)
+    return replace(maps, source=str(path), scores=likeliest(label.probabilities))
 
 
 def look_at(
