@@ -15,6 +15,7 @@ from regard.errors import UsageError
 from regard.looking import seeing, seq2seq
 from regard.looking.doing import as_scores, check_ids, check_length, check_text, likeliest, log_probability, text_of
 from regard.looking.maps import AttentionMap, Maps
+from regard.looking.spill import Sheets
 from regard.models.bert import Bert
 from regard.models.interface import ImageEncoder
 from regard.tasks.embedder import Embedder
@@ -98,13 +99,11 @@ def look(
     check_length("text", len(read.tokens), product.max_tokens)
     tokens_N = torch.tensor(read.tokens, dtype=torch.int64, device=product.device)
     with torch.inference_mode(), evaluating(product.model):
-        with record(product.model, layers) as rows:
+        sheets = Sheets(len(read.tokens))
+        with record(product.model, layers, sink=sheets):
             result = read.run(tokens_N, Segments.ragged([len(read.tokens)], product.device))
         scores = read.scores(result)
-    maps = tuple(
-        AttentionMap(name, "self", read.pieces, read.pieces, rows[name][0].weights_HTS.float().cpu().numpy())
-        for name in rows
-    )
+    maps = tuple(AttentionMap(name, "self", read.pieces, read.pieces, sheets.weights(name)) for name in sheets.within)
     return Maps(text, text, read.output, maps, read.details, scores=scores)
 
 

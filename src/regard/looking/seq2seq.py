@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from regard.attention import Rows, Site, record
+from regard.attention import Site, record
 from regard.errors import UsageError
 from regard.looking.doing import check_ids, check_length, check_text, log_probability, text_of
 from regard.looking.maps import AttentionMap, Maps
+from regard.looking.spill import Sheets
 from regard.tasks.pairs import EncodedPairs
 from regard.tasks.task import Product, evaluating
 from regard.tasks.translator import Translator, hidden
@@ -69,9 +70,11 @@ def look(
     batch = encoded.batch([0]).to(translator.device)
     model = translator.model
     with torch.inference_mode(), evaluating(model):
-        with record(model, layers) as rows:
+        sheets = Sheets(len(encoded.sources[0]))
+        with record(model, layers, sink=sheets):
             model.start(batch.source_M, batch.source_segments, 1)
-            of_source = {name for name in rows if rows[name]}
+            of_source = set(sheets.within)
+            sheets.num_queries = len(batch.target_N)  # a recurrent decoder may attend once a step
             hidden_ND = hidden(model, batch)
         # What would have come after the limit was never written, and does not count.
         labels = batch.labels_N.tolist()[: len(written_ids) + ended]
@@ -83,17 +86,7 @@ def look(
     if not ended:  # what would have come after the limit was never written
         written = (*written[:-1], "…")
     maps: list[AttentionMap] = []
-    for name in rows:
-        if name in of_source:
-            maps.append(_map(name, "self", source, source, rows[name][:1]))
-        elif rows[name]:
-            within = rows[name][0].within
-            queries, keys = (read, read) if within else (written, source)
-            maps.append(_map(name, "self" if within else "cross", queries, keys, rows[name]))
+    for name, within in sheets.within.items():
+        queries, keys = (source, source) if name in of_source else (read, read) if within else (written, source)
+        maps.append(AttentionMap(name, "self" if within else "cross", queries, keys, sheets.weights(name)))
     return Maps(title=text, source=text, output=target, maps=tuple(maps), details=details, scores=scores)
-
-
-def _map(name: str, kind: str, queries: tuple[str, ...], keys: tuple[str, ...], rows: Sequence[Rows]) -> AttentionMap:
-    """Join the rows of one layer; a recurrent decoder may attend once a step."""
-    weights_HTS = torch.cat([one.weights_HTS.float() for one in rows], 1)
-    return AttentionMap(name, kind, queries, keys, weights_HTS.cpu().numpy())  # type: ignore[arg-type]
