@@ -13,6 +13,8 @@ svg             learning curves, bars
 scale, text     positions and ticks; strangers' text made safe
 png             pictures written
 seeing          maps of an image encoder; reading, seq2seq: of what reads texts
+spill           weights that may be larger than memory
+doing           what a model may write next, and how probable it finds what it wrote
 =============== =======================================================================
 """
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import html
 import json
+import math
 import os
 import sys
 import tempfile
@@ -29,6 +30,7 @@ import numpy.typing as npt
 from regard.errors import DataError, FormatError, UsageError
 from regard.files import write_aside
 from regard.looking.places import Boxes, Picture, Places, check_pictures, read_places
+from regard.looking.spill import spans
 from regard.looking.text import visible
 
 Side = tuple[str, ...] | Places | Boxes
@@ -52,7 +54,8 @@ class AttentionMap:
         kind: "self" where queries and keys are the same tokens, else "cross".
         queries: The T tokens that attend, or the places or boxes.
         keys: The S tokens that are attended to, or the places or boxes; S is the rows of one window.
-        weights_HTS: Weights from 0 to 1, kept as float32. A row sums to 1, or to 0 where the query attends to nothing.
+        weights_HTS: Weights from 0 to 1, kept as float32: the array itself where it is read-only, else a copy. A row
+            sums to 1, or to 0 where the query attends to nothing.
 
     Raises:
         DataError: A shape that does not fit the tokens, a value that is not a weight, or a row with another sum.
@@ -80,8 +83,10 @@ class AttentionMap:
             windows = self.queries.num_windows if isinstance(self.queries, Places) else 1
             if windows != self.keys.num_windows:
                 raise DataError(f"{windows} windows attend to {self.keys.num_windows}", where=where)
+        weights_in: object = self.weights_HTS
+        is_float = isinstance(weights_in, np.ndarray) and weights_in.dtype.kind == "f"
         try:
-            weights = np.asarray(self.weights_HTS, dtype=np.float64)
+            weights = np.asarray(weights_in, dtype=None if is_float else np.float64)
         except (TypeError, ValueError, OverflowError) as error:
             raise DataError("weights are not an array of numbers", where=where) from error
         num_queries, num_keys = len(self.query_tokens), len(self.key_tokens)
@@ -91,23 +96,11 @@ class AttentionMap:
                 where=where,
                 mend=f"it is (heads, {num_queries}, {num_keys}), none 0",
             )
-        if not np.isfinite(weights).all():
-            raise DataError("a weight is not finite", where=where)
-        if weights.min() < -SUM_TOLERANCE or weights.max() > 1 + SUM_TOLERANCE:
-            raise DataError(
-                f"weights from {weights.min():.4g} to {weights.max():.4g}", where=where, mend="they are 0 to 1"
-            )
-        sums_HT = weights.sum(-1)
-        bad = np.argwhere(np.minimum(abs(sums_HT - 1), abs(sums_HT)) > SUM_TOLERANCE)
-        if bad.size:
-            head, query = (int(i) for i in bad[0])
-            total = sums_HT[head, query]
-            raise DataError(
-                f"head {head}, query {query} sums to {total:.4g}", where=where, mend="a row sums to 1, or to 0"
-            )
-        kept = weights.astype(np.float32)
-        kept.setflags(write=False)
-        object.__setattr__(self, "weights_HTS", kept)
+        _check_weights(weights, where)
+        if weights.dtype != np.float32 or weights.flags.writeable:
+            weights = weights.astype(np.float32)
+            weights.setflags(write=False)
+        object.__setattr__(self, "weights_HTS", weights)
 
     @property
     def query_tokens(self) -> tuple[str, ...]:
@@ -135,10 +128,37 @@ class AttentionMap:
         Returns:
             The same map with one head.
         """
-        weights_HTS = self.weights_HTS.astype(np.float64)
-        attending_T1 = (weights_HTS.sum(-1) > 0.5).sum(0)[:, None]
-        mean = (weights_HTS.sum(0) / np.maximum(attending_T1, 1)).astype(np.float32)[None]
-        return AttentionMap(self.layer, self.kind, self.queries, self.keys, mean)
+        num_heads, num_queries, num_keys = self.weights_HTS.shape
+        mean_HTS = np.empty((1, num_queries, num_keys), np.float32)
+        for some in spans(num_queries, 8 * num_heads * num_keys):
+            weights_HTS = self.weights_HTS[:, some].astype(np.float64)
+            attending_T1 = (weights_HTS.sum(-1) > 0.5).sum(0)[:, None]
+            mean_HTS[0, some] = weights_HTS.sum(0) / np.maximum(attending_T1, 1)
+        mean_HTS.setflags(write=False)
+        return AttentionMap(self.layer, self.kind, self.queries, self.keys, mean_HTS)
+
+
+def _check_weights(weights_HTS: npt.NDArray[np.floating], where: str) -> None:
+    """Refuse what is no weights, a part at a time: there may be more of them than memory."""
+    num_heads, num_queries, num_keys = weights_HTS.shape
+    low, high = np.inf, -np.inf
+    bad: tuple[int, int, float] | None = None
+    for head in range(num_heads):
+        for some in spans(num_queries, 8 * num_keys):
+            weights_TS = weights_HTS[head, some].astype(np.float64)
+            if not np.isfinite(weights_TS).all():
+                raise DataError("a weight is not finite", where=where)
+            low, high = min(low, float(weights_TS.min())), max(high, float(weights_TS.max()))
+            sums_T = weights_TS.sum(-1)
+            wrong_T = np.minimum(abs(sums_T - 1), abs(sums_T)) > SUM_TOLERANCE
+            if bad is None and wrong_T.any():
+                first = int(wrong_T.argmax())
+                bad = head, some.start + first, float(sums_T[first])
+    if low < -SUM_TOLERANCE or high > 1 + SUM_TOLERANCE:
+        raise DataError(f"weights from {low:.4g} to {high:.4g}", where=where, mend="they are 0 to 1")
+    if bad is not None:
+        what = f"head {bad[0]}, query {bad[1]} sums to {bad[2]:.4g}"
+        raise DataError(what, where=where, mend="a row sums to 1, or to 0")
 
 
 @dataclass(frozen=True)
@@ -171,9 +191,10 @@ class Maps:
         maps: The layers, in the order of the forward pass; each name once.
         details: Anything worth a line below the picture: model, score, device.
         pictures: The pictures that places are on.
+        scores: What the model makes of its output, by name: natural-log probabilities, or probabilities of choices.
 
     Raises:
-        DataError: No map at all, a layer twice, or a picture too few.
+        DataError: No map at all, a layer twice, a picture too few, or a score that is not finite.
     """
 
     title: str
@@ -182,6 +203,7 @@ class Maps:
     maps: tuple[AttentionMap, ...]
     details: dict[str, str] = field(default_factory=dict)
     pictures: tuple[Picture, ...] = ()
+    scores: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check that layers can be told apart and pictures be found."""
@@ -189,6 +211,9 @@ class Maps:
         object.__setattr__(self, "pictures", tuple(self.pictures))
         if not self.maps:
             raise DataError("no attention map", where="maps", mend="record at least one layer")
+        for name, score in self.scores.items():
+            if not math.isfinite(score):
+                raise DataError(f"the score {visible(name)!r} is {score}", where="maps", mend="scores are finite")
         names = [one.layer for one in self.maps]
         for name in names:
             if names.count(name) > 1:
@@ -300,13 +325,14 @@ class Maps:
             }
             for one in self.maps
         ]
-        fields = {"title": self.title, "source": self.source, "output": self.output, "details": self.details}
+        fields: dict[str, object] = {"title": self.title, "source": self.source, "output": self.output}
+        fields |= {"details": self.details, "scores": self.scores}
         pictures = [{"name": one.name, "png": base64.b64encode(one.png).decode("ascii")} for one in self.pictures]
         return json.dumps({"format": _FORMAT, **fields, "maps": maps, "pictures": pictures}, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Maps:
-        """Read what `to_json` wrote, now or before there were pictures.
+        """Read what `to_json` wrote, now or before there were pictures or scores.
 
         Args:
             text: JSON.
@@ -327,10 +353,13 @@ class Maps:
         details = _read(data, "details", dict)
         if not all(isinstance(value, str) for value in details.values()):
             raise FormatError("'details' holds something other than text", where="maps")
+        scores = _read(data, "scores", dict) if "scores" in data else {}
+        if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in scores.values()):
+            raise FormatError("'scores' holds something other than numbers", where="maps")
         maps = tuple(_read_map(one) for one in _read(data, "maps", list))
         title, source, output = (_read(data, key, str) for key in ("title", "source", "output"))
         pictures = () if data["format"] == _TEXT_FORMAT else tuple(map(_read_picture, _read(data, "pictures", list)))
-        return cls(title, source, output, maps, details, pictures)
+        return cls(title, source, output, maps, details, pictures, scores)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a page (.html) or the numbers (.json), whole or not at all.

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from regard.attention import Site, silence
 from regard.errors import FormatError, ResourceError, UsageError
-from regard.looking.doing import Step, next_tokens
+from regard.looking.doing import Step, next_tokens, text_of
 from regard.looking.flow import attention_flow
 from regard.looking.form import Address, base_rows, describe, read_address, rolls
 from regard.looking.maps import Maps, Weights
@@ -250,10 +250,10 @@ class Runs:
         with self._turn(), _off(opened, body.off):
             step: Step = next_tokens(opened.product, text, body.so_far, body.count)
         found: list[Json] = [
-            {"token": one.token, "text": one.text, "probability": one.probability, "end": one.end}
+            {"token": one.token, "text": one.text, "probability": one.probability, "end": one.is_end}
             for one in step.candidates
         ]
-        return {"text": step.text, "candidates": found, "ended": step.ended}
+        return {"text": text_of(opened.product, body.so_far), "candidates": found, "ended": step.ended}
 
     def save(self, body: SaveBody) -> str:
         """Save a model without some heads.
