@@ -8,6 +8,8 @@
 #   make lm-eval         the tests beside EleutherAI's lm-eval, in an environment of its own
 #   make parity          our ViT and Swin beside timm's, in an environment of its own
 #   make format          let ruff lay out the code
+#   make web             build the page of maps from web/ (needs Node 20 or newer); its files are committed
+#   make web-check       see that the committed files are what web/ builds
 #   make clean           remove caches and builds (runs/ and the environments stay)
 
 VENV ?= .venv
@@ -28,7 +30,7 @@ PIP_INSTALL := -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-baselines test unit slow lm-eval parity lint lint-style lint-types lint-imports lint-docstrings lint-spelling format clean
+.PHONY: help demo demo-baselines test unit slow lm-eval parity lint lint-style lint-types lint-imports lint-docstrings lint-spelling format web web-check clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -78,6 +80,18 @@ lint-spelling: $(DEV)
 format: $(DEV)
 	$(BIN)/ruff check --fix --exit-zero
 	$(BIN)/ruff format
+
+WEB_ASSETS := src/regard/looking/assets
+web: web/node_modules/.ready
+	cd web && npm run --silent check && npm run --silent build
+
+web-check: web/node_modules/.ready
+	@built=$$(mktemp -d) && trap 'rm -rf "$$built"' EXIT && cd web && npm run --silent check \
+	  && LOOK_OUT="$$built" npm run --silent build && diff -rq "$$built" ../$(WEB_ASSETS) && echo "$(WEB_ASSETS) is what web/ builds"
+
+web/node_modules/.ready: web/package.json web/package-lock.json
+	cd web && npm ci --no-audit --no-fund
+	@touch $@
 
 clean:
 	rm -rf build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -50,7 +50,8 @@ def document(title: str, kicker: str, body: str, store: str, *, kind: str) -> st
         A whole HTML document.
     """
     folder = resources.files("regard.looking")
-    css, *scripts = (folder.joinpath(name).read_text("utf-8") for name in ("page.css", "picture.js", "page.js"))
+    names = ("theme.css", "page.css", "picture.js", "page.js")
+    theme, css, *scripts = (folder.joinpath(name).read_text("utf-8") for name in names)
     data = f'<script type="application/json" id="maps">{store}</script>\n' if store else ""
     return f"""<!doctype html>
 <html lang="en">
@@ -62,7 +63,7 @@ def document(title: str, kicker: str, body: str, store: str, *, kind: str) -> st
 <title>{escape(title)} · regard</title>
 <link rel="icon" href="{ICON}">
 <style>
-{css}</style>
+{theme}{css}</style>
 </head>
 <body class="{kind}">
 <header class="masthead"><span class="mark">{_MARK}regard</span><span>{kicker}</span></header>
