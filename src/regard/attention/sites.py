@@ -11,7 +11,13 @@ from regard.errors import UsageError
 
 
 class Site(nn.Module):
-    """Base of every module that attends: what can be recorded, and whose heads can be switched off."""
+    """Base of every module that attends: what can be recorded, and whose heads can be switched off.
+
+    Attributes:
+        num_heads: Query heads.
+    """
+
+    num_heads: int = 1
 
     def readers(self, heads: Sequence[int]) -> list[Tensor]:
         """Find the weights that read some heads' contexts: where they are zero, these heads change nothing.
