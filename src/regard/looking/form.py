@@ -65,8 +65,9 @@ def describe(
         raise UsageError(what, where="look", mend="look at fewer layers (--layers), or open it without -o")
     holds = whole or total <= MAX_SENT
     sides: list[Side] = []
-    for one in maps.maps:
-        sides += [side for side in (one.queries, one.keys) if side not in sides]
+    for side in (side for one in maps.maps for side in (one.queries, one.keys)):
+        if side not in sides:
+            sides.append(side)
     layers: list[Json] = [
         {
             "name": one.layer,

@@ -88,7 +88,7 @@ class SaveBody(Body):
 
     model: int = 0
     off: dict[str, list[int]] = Field(min_length=1, max_length=10_000)
-    name: str = Field(pattern=r"\A[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\Z")
+    name: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$")
 
 
 async def read_body(request: Request, schema: type[T]) -> T:
