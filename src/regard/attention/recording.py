@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 import torch
@@ -138,25 +138,38 @@ class record(Mapping[str, list[Rows]]):  # noqa: N801 - used like a function: wi
         bias: Bias | None,
         score: Score,
     ) -> None:
-        layer, num_heads = self._names[id(site)], q_NHK.shape[1]
+        layer = self._names[id(site)]
+        for blocks in self._sequences_of(q_NHK, k_MGK, q_segments, k_segments, mask, bias, score):
+            self._is_empty = False
+            if self._sink is None:
+                self._rows[layer].append(_joined(list(blocks)))
+                continue
+            for block in blocks:
+                self._sink(layer, block)
+
+    def _sequences_of(
+        self,
+        q_NHK: Tensor,
+        k_MGK: Tensor,
+        q_segments: Segments,
+        k_segments: Segments,
+        mask: Mask | None,
+        bias: Bias | None,
+        score: Score,
+    ) -> Iterator[Iterator[Rows]]:
+        """Go through the sequences of a call that were asked for, each of them in blocks."""
+        num_heads = q_NHK.shape[1]
         heads = tuple(range(num_heads)) if self._heads is None else tuple(self._heads)
         check_heads(heads, num_heads, "record")
         heads_H = torch.tensor(heads, device=q_NHK.device)
         key_heads_H = heads_H // (num_heads // k_MGK.shape[1])
         within = q_segments is k_segments
-        names = q_segments.origin or range(len(q_segments))
         q_lengths, k_lengths = q_segments.lengths, k_segments.lengths
-        for sequence, name in enumerate(names):
-            if self._sequences is not None and name not in self._sequences:
-                continue
+
+        def blocks(sequence: int, name: int, queries: tuple[int, ...]) -> Iterator[Rows]:
             length, keys = q_lengths[sequence], k_lengths[sequence]
-            places = range(length) if self._queries is None else [q + length if q < 0 else q for q in self._queries]
-            queries = tuple(place for place in places if 0 <= place < length)
-            if not queries:
-                continue
             q_start, k_start = int(q_segments.starts_B[sequence]), int(k_segments.starts_B[sequence])
             k_BSHK = k_MGK[k_start : k_start + keys][:, key_heads_H][None]
-            everything: Tensor | None = None
             step = max(1, BLOCK_BYTES // max(1, len(heads) * keys * q_NHK.element_size()))
             for first in range(0, len(queries), step):
                 some = queries[first : first + step]
@@ -171,17 +184,24 @@ class record(Mapping[str, list[Rows]]):  # noqa: N801 - used like a function: wi
                 q_BTHK = q_NHK[q_start + queries_T][:, heads_H][None]
                 allowed = None if mask is None else mask.allow(at)
                 weights_HTS = reference.weights(q_BTHK, k_BSHK, score, bias, allowed, at)[0]
-                self._is_empty = False
-                if self._sink is not None:
-                    self._sink(layer, Rows(name, heads, some, len(queries), within, weights_HTS))
-                elif len(some) == len(queries):
-                    everything = weights_HTS
-                else:
-                    if everything is None:
-                        everything = weights_HTS.new_empty(len(heads), len(queries), keys)
-                    everything[:, first : first + len(some)] = weights_HTS
-            if everything is not None:
-                self._rows[layer].append(Rows(name, heads, queries, len(queries), within, everything))
+                yield Rows(name, heads, some, len(queries), within, weights_HTS)
+
+        for sequence, name in enumerate(q_segments.origin or range(len(q_segments))):
+            if self._sequences is not None and name not in self._sequences:
+                continue
+            length = q_lengths[sequence]
+            places = range(length) if self._queries is None else [q + length if q < 0 else q for q in self._queries]
+            queries = tuple(place for place in places if 0 <= place < length)
+            if queries:
+                yield blocks(sequence, name, queries)
+
+
+def _joined(blocks: list[Rows]) -> Rows:
+    """Give the blocks of a sequence as one."""
+    if len(blocks) == 1:
+        return blocks[0]
+    queries = tuple(query for block in blocks for query in block.queries)
+    return replace(blocks[0], queries=queries, weights_HTS=torch.cat([block.weights_HTS for block in blocks], 1))
 
 
 _active: ContextVar[tuple[record, ...]] = ContextVar("regard_recorders", default=())
