@@ -68,8 +68,8 @@ def rotary_products() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     encoded_N = encoding_ND @ encoding_ND[0]
 
     further_NMK = rotate(q_MK.expand(129, 100, 64), distances_N + 1000)
-    key_1MK = rotate(k_MK[None], torch.tensor([1000.0]).double())
-    moved = ((further_NMK * key_1MK).sum(-1) - products_NM).abs().max()
+    key_NMK = rotate(k_MK[None], torch.tensor([1000.0]).double())
+    moved = ((further_NMK * key_NMK).sum(-1) - products_NM).abs().max()
     return products_NM, alike_NM, encoded_N, moved
 
 
