@@ -20,8 +20,8 @@ __all__ = ["lecture_page"]
 
 _TITLE = "Attention, drawn from the computation"
 _LEAD = (
-    "Pictures for lectures. Nothing here is a sketch: each number was computed by the lines that stand beside it, "
-    "when this page was made."
+    "Pictures for lectures. None is a sketch: the numbers in each were computed by the lines beside it, when this "
+    "page was made."
 )
 
 
@@ -45,7 +45,7 @@ def lecture_page(*, cost: bool = True) -> str:
                 "Softmax and its gradient, with 1/√K and without.",
                 scaling.pictures(),
             ),
-            ("steps", "A head step by step", "From words to the layer's result, every matrix.", heads.pictures()),
+            ("steps", "A head step by step", "From words to the layer’s result, every matrix.", heads.pictures()),
             ("recurrent", "Attention in a recurrent translator", "One step of the decoder.", recurrent.pictures()),
             ("cost", "Cost against length", "Three kinds of layers.", costs.pictures(measure=cost)),
         )

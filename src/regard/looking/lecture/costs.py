@@ -71,15 +71,13 @@ def _measured() -> Picture:
     return Picture(
         "What is measured, here and now",
         (
-            "One sequence through one layer, forward alone. On both axes equal distances are equal factors: a "
-            "line that "
-            "climbs twice as steeply grows with n².",
+            "One sequence through one layer, forward alone. On both axes equal distances are equal factors: a line "
+            "that climbs twice as steeply grows with n².",
             "“attention” computes the formula as it stands and holds all n² weights of each head; “attention, "
-            "fused” is "
-            "the same result from a kernel that goes through the keys in blocks and never holds them. Its time still "
-            "grows with n², its memory does not. The recurrence takes n steps in a row, each too small to fill a "
-            "machine.",
-            "Memory is the most bytes alive at once of what the layer's operations gave; the fused kernel's own "
+            "fused” is the same result from a kernel that goes through the keys in blocks and never holds them. Its "
+            "time still grows with n², its memory does not. The recurrence takes n steps in a row, each too small "
+            "to fill a machine.",
+            "Memory is the most bytes alive at once of what the layer’s operations gave; the fused kernel’s own "
             f"working space is not seen.{left_out}",
         ),
         (),

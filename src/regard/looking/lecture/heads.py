@@ -24,8 +24,8 @@ def _steps() -> list[Picture]:
     project = Picture(
         "1 · Project",
         (
-            "One row a word. Three matrices make of each row a query (what it looks for), a key (what it is found by) "
-            "and a value (what it hands over). With two heads of size 3, the first three columns are head 0's.",
+            "One row a word. Three matrices make of each row a query (what it looks for), a key (what it is found "
+            "by) and a value (what it hands over). With two heads of size 3, the first three columns are head 0’s.",
         ),
         ("Q = X W_{Q}", "K = X W_{K}", "V = X W_{V}"),
         f"{_VASWANI}.2; D = 6, H = 2 heads, K = 3",
@@ -45,7 +45,7 @@ def _steps() -> list[Picture]:
     )
     compare = Picture(
         "2 · Compare",
-        ("Each query meets each key, head by head: row t, column s is `q_{t} · k_{s}`.",),
+        ("Each query meets each key, head by head: row `t`, column `s` is `q_{t} · k_{s}`.",),
         ("E = Q K^{T}",),
         f"{_VASWANI}.1",
         _both(lambda h: beside(_head(f"`Q_{{{h}}}`", q, h), "·", _keys(k, h), "=", _square(f"`E_{{{h}}}`", scores, h))),
@@ -78,8 +78,8 @@ def _steps() -> list[Picture]:
         (
             "Softmax makes weights of scores: each row is positive and sums to 1. The first word can only look at "
             "itself.",
-            f"The layer's own weights, recorded while it runs, are these: they differ by "
-            f"{scientific((recorded - weights).abs().max())} at most.",
+            "The layer’s own weights, recorded while it runs, are these; largest difference: "
+            f"{scientific((recorded - weights).abs().max())}.",
         ),
         ("a_{t,s} = exp(e_{t,s}) / Σ_{r} exp(e_{t,r})",),
         "Vaswani et al. 2017, equation 1",
@@ -107,8 +107,8 @@ def _steps() -> list[Picture]:
     join = Picture(
         "6 · Put side by side and mix",
         (
-            "The heads' results stand side by side again, and a last matrix mixes them: the layer gives as many rows, "
-            "as wide, as it was given.",
+            "The heads’ results stand side by side again, and a last matrix mixes them: the layer gives as many "
+            "rows, as wide, as it was given.",
             f"Step by step or by the layer, the results differ by {scientific(difference)} at most.",
         ),
         ("Y = Concat(head_{1}, …, head_{H}) W_{O}",),
@@ -167,12 +167,12 @@ def _shared() -> Picture:
     return Picture(
         "Heads that share keys",
         (
-            "A model that writes keeps keys and values of every earlier token. Where several query heads read the same "
-            "key head, there is less to keep and, above all, less to read at each step.",
-            "Above: 8 query heads. Below: the G key–value heads. Heads of one key head still have their own queries, "
-            "so they still look at different places.",
+            "A model that writes keeps keys and values of every earlier token. Where several query heads read the "
+            "same key head, there is less to keep and, above all, less to read at each step.",
+            "Above: 8 query heads. Below: the `G` key–value heads. Heads of one key head still have their own "
+            "queries, so they still look at different places.",
         ),
-        ("query head h reads key head ⌊h G / H⌋", "kept of a token: 2 G K numbers"),
+        ("query head h reads key head ⌊h G / H⌋", "kept for each token: 2 G K numbers"),
         "Shazeer 2019; Ainslie et al. 2023, §2.2; H = 8, K = 8",
         "".join(parts),
         shared_heads,

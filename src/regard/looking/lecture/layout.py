@@ -176,13 +176,13 @@ def curves(
 
 
 def scientific(value: float | Tensor) -> str:
-    """Write a small difference.
+    r"""Write a small difference.
 
     >>> [scientific(v) for v in (3.33e-16, 0.0, 1.25)]
-    ['3.3 × 10⁻¹⁶', '0', '1.25']
+    ['3.3\xa0×\xa010⁻¹⁶', '0', '1.25']
     """
     number = float(value)
     if number == 0 or 0.01 <= abs(number) < 1000:
         return f"{number:.3g}"
     digits, power = f"{number:.1e}".split("e")
-    return f"{digits} × 10{str(int(power)).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))}"
+    return f"{digits}\u00a0×\u00a010{str(int(power)).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))}"

@@ -41,8 +41,8 @@ def _masks() -> Picture:
             "and those that skip whole blocks.",
         ),
         ("A = softmax(E over the allowed keys)",),
-        "Causal: Vaswani et al. 2017, §3.2.3; window: Beltagy et al. 2020, §3.1; prefix: Raffel et al. 2020, §3.2.1; "
-        "blocks: Liu et al. 2021, §3.2, in one dimension",
+        "Causal: Vaswani et al. 2017, §3.2.3; window: Beltagy et al. 2020, §3.1; prefix: Raffel et al. 2020, "
+        "§3.2.1; blocks: Liu et al. 2021, §3.2, in one dimension",
         f'<div class="masks">{"".join(cards)}</div>',
         mask_matrices,
         wide=True,
@@ -60,9 +60,10 @@ def _windows() -> Picture:
         "Shifted windows of a picture (Swin)",
         (
             "An image of 4 × 4 tokens. Tokens of one number attend to each other. In one layer windows are cut on "
-            "the grid, in the next the cuts are shifted by half a window, so that what a window knows gets out of it.",
-            "Shifted windows are wrapped around, which keeps all of them of one size; a mask keeps apart the ends that "
-            "only the wrapping brought together. So there are 9 groups, not 4.",
+            "the grid, in the next the cuts are shifted by half a window, so that what a window knows gets out of "
+            "it.",
+            "Shifted windows are wrapped around, which keeps all of them of one size; a mask keeps apart the ends "
+            "that only the wrapping brought together. So there are 9 groups, not 4.",
         ),
         ("t sees s where group(t) = group(s)",),
         "Liu et al. 2021, §3.2 and figure 4; windows of 2 × 2",
@@ -98,8 +99,9 @@ def _nothing() -> Picture:
     return Picture(
         "A query that sees nothing",
         (
-            "Query 0 may attend to no key. Softmax over no numbers is 0/0, and one such row would spoil a whole batch. "
-            "Here the result of such a query is zero and no gradient goes through it, whatever kernel computes it.",
+            "Query 0 may attend to no key. Softmax over no numbers is 0/0, and one such row would spoil a whole "
+            "batch. Here the result of such a query is zero and no gradient goes through it, whatever kernel "
+            "computes it.",
             f"Softmax alone: {softmax}. `Attn`: row 0 is ({', '.join(f'{v:.0f}' for v in y_NK[0].tolist())}).",
         ),
         ("no key allowed:  y_{t} = 0",),
@@ -130,11 +132,11 @@ def _packed() -> Picture:
     return Picture(
         "Why there is no padding",
         (
-            f"Three sentences of {lengths[0]}, {lengths[1]} and {lengths[2]} tokens. Filled up to the longest they are "
-            f"{padded} places, {padded - len(sequences)} of them empty, and every layer has to be told which.",
-            f"Here a batch is one row of its {len(sequences)} tokens, and `Segments` say which belong together. Layer "
-            "norm, MLP and embedding see rows of vectors; attention alone asks where a sentence begins. Positions "
-            "count from 0 in each.",
+            f"Three sentences of {lengths[0]}, {lengths[1]} and {lengths[2]} tokens. Filled up to the longest they "
+            f"are {padded} places, {padded - len(sequences)} of them empty, and every layer has to be told which.",
+            f"Here a batch is one row of its {len(sequences)} tokens, and `Segments` say which belong together. "
+            "Layer norm, MLP and embedding see rows of vectors; attention alone asks where a sentence begins. "
+            "Positions count from 0 in each.",
             f"Together or each alone, the results differ by {scientific(difference)} at most.",
         ),
         ("t sees s where segment(t) = segment(s)",),

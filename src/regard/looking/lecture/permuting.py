@@ -32,7 +32,7 @@ def pictures() -> list[Picture]:
             "order. “the dog bites a man” becomes “a man bites the dog”.",
         ),
         ("X ↦ P X",),
-        "Vectors from N(0, 1), D = 4",
+        "Vaswani et al. 2017, §3.5, on why order has to be told; here vectors from N(0, 1), D = 4",
         beside(
             _rows("`P`", p_NN, _MOVED, columns=_WORDS, decimals=0),
             "·",
@@ -46,8 +46,8 @@ def pictures() -> list[Picture]:
     weights = Picture(
         "2 · The weights move along",
         (
-            "Which word attends to which, and how much, is computed from the two words alone. So rows and columns of "
-            "the weights change places, and nothing else.",
+            "Which word attends to which, and how much, is computed from the two words alone. So rows and columns "
+            "of the weights change places, and nothing else.",
         ),
         ("A(P X) = P A(X) P^{T}",),
         "Vaswani et al. 2017, equation 1",
@@ -82,8 +82,8 @@ def pictures() -> list[Picture]:
     positions = Picture(
         "4 · With positions it no longer holds",
         (
-            "The encoding `E` belongs to the place, not to the word: it stays where it is when words move. Now “dog” "
-            "in front and “dog” at the end are different rows, and so are their results.",
+            "The encoding `E` belongs to the place, not to the word: it stays where it is when words move. Now "
+            "“dog” in front and “dog” at the end are different rows, and so are their results.",
             f"Largest difference of the last two: {scientific(broken)}.",
         ),
         ("Attn(P X + E) ≠ P Attn(X + E)",),

@@ -26,10 +26,10 @@ def _sinusoids() -> Picture:
     return Picture(
         "Sines and cosines of many wavelengths",
         (
-            "Each row is the vector that is added to the token at that position. Even dimensions hold sines, odd ones "
-            "cosines; from left to right a wave takes from 2π to almost 10000 · 2π positions.",
-            "The left tells neighbours apart, the right tells the beginning from the end, like the digits of a clock: "
-            "no two rows are alike, and none is larger than 1.",
+            "Each row is the vector that is added to the token at that position. Even dimensions hold sines, odd "
+            "ones cosines; from left to right a wave takes from 2π to almost 10000 · 2π positions.",
+            "The left tells neighbours apart, the right tells the beginning from the end, like the digits of a "
+            "clock: no two rows are alike, and none is larger than 1.",
         ),
         ("PE_{p, 2i} = sin(p / 10000^{2i/D})", "PE_{p, 2i+1} = cos(p / 10000^{2i/D})"),
         "Vaswani et al. 2017, §3.5; here 50 positions, D = 64",
@@ -51,8 +51,7 @@ def _products() -> Picture:
         "Two encodings tell how far apart they are",
         (
             "The product of two rows is the same along every diagonal: it depends on the distance alone. It is "
-            "largest, "
-            "`D / 2` = 32, where a position meets itself, and falls off to both sides, in waves.",
+            "largest, `D / 2` = 32, where a position meets itself, and falls off to both sides, in waves.",
             "It is also symmetric: the product alone does not say which of the two comes first. The projections "
             "`W_{Q}` and `W_{K}` can learn to.",
             f"Products of equal distance differ here by {scientific(spread)} at most, which is rounding.",
@@ -69,9 +68,9 @@ def _shift() -> Picture:
     return Picture(
         "A step of k places is one matrix",
         (
-            "For a fixed distance, the encoding of the later position is a linear function of that of the earlier one, "
-            "wherever the two stand. Each pair of sine and cosine is turned by its own angle, so the matrix is made of "
-            "2 × 2 rotations.",
+            "For a fixed distance, the encoding of the later position is a linear function of that of the earlier "
+            "one, wherever the two stand. Each pair of sine and cosine is turned by its own angle, so the matrix is "
+            "made of 2 × 2 rotations.",
             f"Over 100 positions, `PE_{{p+3}}` and `M_{{3}} PE_{{p}}` differ by {scientific(error)} at most.",
         ),
         (
@@ -96,11 +95,11 @@ def _rotary() -> Picture:
     return Picture(
         "Rotated queries and keys",
         (
-            "Nothing is added: queries and keys are turned, pair of coordinates by pair, by angles that grow "
-            "with their "
-            "positions. Then `q · k` depends on the distance of the two, and on nothing else about where they stand.",
-            "A random pair goes up and down; over many pairs the mean stays near 0. Where key and query are the same "
-            "vector, the product falls with the distance, on average as twice the product of sinusoidal "
+            "Nothing is added: queries and keys are turned, pair of coordinates by pair, by angles that grow with "
+            "their positions. Then `q · k` depends on the distance of the two, and on nothing else about where they "
+            "stand.",
+            "A random pair goes up and down; over many pairs the mean stays near 0. Where key and query are the "
+            "same vector, the product falls with the distance, on average as twice the product of sinusoidal "
             "encodings does.",
             f"With both 1000 places further on, no product changes by more than {scientific(moved)}.",
         ),
@@ -121,10 +120,10 @@ def _alibi() -> Picture:
     return Picture(
         "A penalty that grows with the distance",
         (
-            "ALiBi adds no encoding either. It takes from each score a number proportional to the distance, at a rate "
-            "of its own for each head: the first sees its surroundings, the last almost everything.",
-            "The rule does not end anywhere, so a model can be run on longer texts than it was trained on. The paper "
-            "uses it under a causal mask; here both sides are shown.",
+            "ALiBi adds no encoding either. It takes from each score a number proportional to the distance, at a "
+            "rate of its own for each head: the first sees its surroundings, the last almost everything.",
+            "The rule does not end anywhere, so a model can be run on longer texts than it was trained on. The "
+            "paper uses it under a causal mask; here both sides are shown.",
         ),
         ("e_{t,s} = q_{t} · k_{s} / √K − m_{h} · |t − s|", "m_{h} = 2^{−8(h+1)/H}"),
         "Press et al. 2022, §3; H = 4 heads, 8 tokens",
@@ -139,8 +138,8 @@ def _buckets() -> Picture:
     return Picture(
         "Learned biases share far distances",
         (
-            "T5 learns a number for each head and bucket of distances. Near distances have buckets of their own; from "
-            "8 on they are shared, the wider the further, and from 128 on all share the last.",
+            "T5 learns a number for each head and bucket of distances. Near distances have buckets of their own; "
+            "from 8 on they are shared, the wider the further, and from 128 on all share the last.",
             "Keys behind a query and keys ahead of it have 16 buckets each.",
         ),
         ("e_{t,s} = q_{t} · k_{s} + b_{h, bucket(t−s)}",),
