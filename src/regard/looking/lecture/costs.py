@@ -5,6 +5,7 @@ import platform
 from inspect import signature
 
 import torch
+from torch import Tensor
 
 from regard.looking.lecture.layout import Picture, curves, scrolled
 from regard.looking.lecture.numbers.costs import costs
@@ -45,13 +46,26 @@ def pictures(*, measure: bool = True) -> list[Picture]:
         table,
         None,
     )
-    return [counts, _measured()] if measure else [counts]
-
-
-def _measured() -> Picture:
-    seconds, peak_bytes = costs()
+    if not measure:
+        return [counts]
     defaults = {name: one.default for name, one in signature(costs).parameters.items()}
-    width, lengths = defaults["width"], defaults["lengths"]
+    return [counts, measured(*costs(), defaults["width"], defaults["lengths"])]
+
+
+def measured(
+    seconds: dict[str, Tensor], peak_bytes: dict[str, Tensor], width: int, lengths: tuple[int, ...]
+) -> Picture:
+    """Draw what was measured.
+
+    Args:
+        seconds: Of each layer at each length; NaN where it was not measured.
+        peak_bytes: Likewise.
+        width: Width of the layers.
+        lengths: The lengths, tokens.
+
+    Returns:
+        The picture.
+    """
     missing = [n for n, s in zip(lengths, seconds["GRU"].tolist(), strict=True) if math.isnan(s)]
     left_out = f" Not measured, for time: {', '.join(map(str, missing))}." if missing else ""
     charts = [

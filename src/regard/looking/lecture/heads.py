@@ -183,7 +183,8 @@ def _links(key_heads: list[int], label: str) -> str:
     """Draw query heads above, key heads below, a line where one reads the other."""
     step, groups = 36, max(key_heads) + 1
     width = step * len(key_heads)
-    parts, each = [], width / groups
+    each = width / groups
+    parts: list[str] = []
     for head, group in enumerate(key_heads):
         x, to = step * (head + 0.5), each * (group + 0.5)
         parts.append(f'<line class="link" x1="{x:g}" y1="28" x2="{to:g}" y2="66"/>')

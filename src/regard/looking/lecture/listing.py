@@ -22,14 +22,14 @@ def listing(function: Callable[..., object]) -> str:
     text = inspect.getsource(inspect.getmodule(function) or function)
     tree = ast.parse(text)
     defined = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    main = defined.pop(function.__name__)
-    assert isinstance(main, ast.FunctionDef)  # it was found in its own module
-    used, needed, at = _names(main), [], 0
-    while at < len(used):  # what a needed definition uses is needed too
-        if node := defined.pop(used[at], None):
+    main = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == function.__name__)
+    used = [name for statement in main.body[1:-1] for name in _names(statement)]
+    needed: list[ast.stmt] = []
+    for name in used:  # grows: what a needed definition uses is needed too
+        node = defined.pop(name, None)
+        if node is not None:
             needed.append(node)
             used += _names(node)
-        at += 1
     imports = [line for node in tree.body if (line := _import(node, set(used)))]
     helpers = [ast.get_source_segment(text, node) or "" for node in sorted(needed, key=lambda node: node.lineno)]
     defaults = zip(main.args.args, main.args.defaults, strict=True)
@@ -40,10 +40,8 @@ def listing(function: Callable[..., object]) -> str:
     return "\n\n".join(part for part in ("\n".join(imports), *helpers, "\n".join(settings), body) if part) + "\n"
 
 
-def _names(node: ast.FunctionDef | ast.ClassDef) -> list[str]:
-    """Names that a function's lines use, without its own annotations; those of a class all."""
-    parts = node.body[1:-1] if isinstance(node, ast.FunctionDef) else [node]
-    return list(dict.fromkeys(one.id for part in parts for one in ast.walk(part) if isinstance(one, ast.Name)))
+def _names(node: ast.AST) -> list[str]:
+    return [one.id for one in ast.walk(node) if isinstance(one, ast.Name)]
 
 
 def _import(node: ast.stmt, used: set[str]) -> str:

@@ -41,15 +41,15 @@ class Alive(TorchDispatchMode):
 
 
 def costs(
-    width: int = 128, lengths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096), limit_s: float = 4.0
+    width: int = 128, lengths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096), limit_s: float = 2.5
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Run layers forward over one sequence of each length.
 
     Args:
         width: Width D of every layer.
         lengths: Lengths n in tokens, ascending.
-        limit_s: No further length is begun once so many seconds have gone; the next one takes four times as long at
-            most, where each is twice as long as the one before it.
+        limit_s: No further length is begun once timed runs took so many seconds; the next one takes four times as long
+            at most, where each is twice as long as the one before it.
 
     Returns:
         seconds and peak_bytes of each layer at each length: the least of three times, and the most bytes alive at once
@@ -59,27 +59,24 @@ def costs(
     recurrent, convolution = Recurrent("gru", width, width), nn.Conv1d(width, width, kernel_size=3, padding=1)
     formula = MultiHeadAttention(width, num_heads=4, backend="reference")
     fused = MultiHeadAttention(width, num_heads=4, backend="dense")
-    layers = {
-        "GRU": lambda x_ND: recurrent(x_ND, Segments.uniform(1, len(x_ND))),
-        "convolution": lambda x_ND: convolution(x_ND.T),
-        "attention": lambda x_ND: formula(x_ND, Segments.uniform(1, len(x_ND))),
-        "attention, fused": lambda x_ND: fused(x_ND, Segments.uniform(1, len(x_ND))),
-    }
+    layers = {"GRU": recurrent, "convolution": convolution, "attention": formula, "attention, fused": fused}
     seconds = {name: torch.full((len(lengths),), torch.nan) for name in layers}
     peak_bytes = {name: torch.full((len(lengths),), torch.nan) for name in layers}
-    started = time.perf_counter()
+    total_s = 0.0
     for i, length in enumerate(lengths):
-        if time.perf_counter() - started > limit_s:
+        if total_s > limit_s:
             break
-        x_ND = torch.randn(length, width)
+        x_ND, sentence = torch.randn(length, width), Segments.uniform(1, length)
         for name, layer in layers.items():
+            given = (x_ND.T,) if layer is convolution else (x_ND, sentence)
             with torch.no_grad(), Alive() as alive:
-                layer(x_ND)  # the first run, which is not timed
+                layer(*given)  # the first run, which is not timed
             spent = []
             for _ in range(3):
                 with torch.no_grad():
                     began = time.perf_counter()
-                    layer(x_ND)
+                    layer(*given)
                     spent.append(time.perf_counter() - began)
             seconds[name][i], peak_bytes[name][i] = min(spent), alive.peak_bytes
+            total_s += sum(spent)
     return seconds, peak_bytes

@@ -67,9 +67,8 @@ def shared_heads() -> tuple[dict[int, Tensor], dict[int, int]]:
     Returns:
         key_heads, for G key heads the one of each query head; kept, the numbers that a cache keeps of a token, K = 8.
     """
-    key_heads, kept = {}, {}
-    for groups in (8, 2, 1):
-        attention = MultiHeadAttention(embed_dim=64, num_heads=8, num_kv_heads=groups)
-        key_heads[groups] = repeat_heads(torch.arange(groups).view(1, 1, groups, 1), num_heads=8).flatten()
-        kept[groups] = attention.k_proj.out_features + attention.v_proj.out_features
+    layers = {groups: MultiHeadAttention(embed_dim=64, num_heads=8, num_kv_heads=groups) for groups in (8, 2, 1)}
+    kept = {groups: layer.k_proj.out_features + layer.v_proj.out_features for groups, layer in layers.items()}
+    heads = {groups: torch.arange(groups).view(1, 1, groups, 1) for groups in layers}
+    key_heads = {groups: repeat_heads(heads_11G1, num_heads=8).flatten() for groups, heads_11G1 in heads.items()}
     return key_heads, kept

@@ -23,7 +23,7 @@ def decoder_step() -> tuple[Tensor, ...]:
     s_TD = 2 * torch.randn(1, 4, dtype=torch.float64)
 
     query_TK, keys_SK = attention.q_proj(s_TD), attention.k_proj(h_SD)
-    hidden_SK, v_K = torch.tanh(query_TK + keys_SK), attention.score.v_HK[0]
+    hidden_SK, v_K = torch.tanh(query_TK + keys_SK), attention.get_parameter("score.v_HK")[0]
     at = plan(step, source).groups[0].grid(num_heads=1)
     e_S = attention.score(query_TK[None, :, None], keys_SK[None, :, None], at)[0, 0, 0]
     a_S = e_S.softmax(-1)

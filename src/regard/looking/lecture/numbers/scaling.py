@@ -24,7 +24,7 @@ def softmax_by_head_size(
     """
     torch.manual_seed(0)
     at = plan(Segments.uniform(draws, 1), Segments.uniform(draws, keys)).groups[0].grid(num_heads=1)
-    rows = {"q · k": [], "q · k / √K": []}
+    rows: dict[str, list[Tensor]] = {"q · k": [], "q · k / √K": []}
     for head_dim in sizes:
         q_BTHK = torch.randn(draws, 1, 1, head_dim)
         k_BSHK = torch.randn(draws, keys, 1, head_dim)
