@@ -231,14 +231,16 @@ def test_buckets_of_distances():
 
 
 def test_permuted_sentences():
-    x, p, y, moved, weights, moved_weights, difference, encoding, placed, placed_moved, broken = permuting.permutation()
+    x, p, y, moved, weights, moved_weights, difference, encoding, placed, placed_moved, broken = (
+        one.detach() for one in permuting.permutation()
+    )
     torch.manual_seed(0)
     layer = MultiHeadAttention(4, 1).double()
     close(x, torch.randn(5, 4, dtype=torch.float64), rtol=0, atol=0)
     order = [3, 4, 2, 0, 1]
     assert p.tolist() == [[float(order[t] == s) for s in range(5)] for t in range(5)]
     close(encoding, [encoded(position, 4) for position in range(5)])
-    px = torch.tensor([x[at].tolist() for at in order])
+    px = torch.stack([x[at] for at in order])
     for given, drawn, seen in ((x, y, weights), (px, moved, moved_weights)):
         expected_weights, expected = layer_oracle(layer, given)
         close(seen, expected_weights[0])
@@ -337,13 +339,13 @@ def test_softmax_by_head_size():
 
 def test_head_steps():
     (x, w_q, w_k, w_v, w_o, q, k, v, scores, scaled, masked, weights, results, joined, y, recorded, difference) = (
-        heads.head_steps()
+        one.detach() for one in heads.head_steps()
     )
     torch.manual_seed(4)
     layer = MultiHeadAttention(6, 2, use_bias=False).double()
     close(x, torch.randn(4, 6, dtype=torch.float64), rtol=0, atol=0)
     for drawn, proj in ((w_q, layer.q_proj), (w_k, layer.k_proj), (w_v, layer.v_proj), (w_o, layer.out_proj)):
-        close(drawn, [[float(proj.weight[o, i]) for o in range(6)] for i in range(6)], rtol=0, atol=0)
+        close(drawn, [[proj.weight[o, i].item() for o in range(6)] for i in range(6)], rtol=0, atol=0)
     for drawn, proj in ((q, layer.q_proj), (k, layer.k_proj), (v, layer.v_proj)):
         rows = times(x.tolist(), proj.weight.tolist())
         close(drawn, [[row[:3], row[3:]] for row in rows])
