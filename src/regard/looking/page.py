@@ -1,6 +1,6 @@
 """What every page has: one file, which loads nothing."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib import resources
 
 from regard.looking.text import escape
@@ -16,19 +16,35 @@ ICON = (
 )
 
 
-def section(title: str, about: str, body: str) -> str:
+def section(title: str, about: str, body: str, anchor: str = "") -> str:
     """Lay out a part of a page.
 
     Args:
         title: Its title, escaped.
         about: A sentence below it, escaped; empty for none.
         body: Elements.
+        anchor: Its name for links within the page; empty for none.
 
     Returns:
         A section.
     """
     told = f'<p class="about">{about}</p>' if about else ""
-    return f"<section><h2>{title}</h2>{told}{body}</section>"
+    named = f' id="{anchor}"' if anchor else ""
+    return f"<section{named}><h2>{title}</h2>{told}{body}</section>"
+
+
+def responsive(draw: Callable[[int], str], wide: int, narrow: int) -> str:
+    """Draw a chart twice: letters that shrink with a picture cannot be read on a telephone.
+
+    Args:
+        draw: Draws it at a width, px.
+        wide: Width where there is room.
+        narrow: Width on a telephone.
+
+    Returns:
+        Elements, of which the page shows one.
+    """
+    return f'<div class="wide">{draw(wide)}</div><div class="narrow">{draw(narrow)}</div>'
 
 
 def pairs(told: Iterable[tuple[str, str]]) -> str:
