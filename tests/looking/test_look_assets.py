@@ -40,7 +40,9 @@ def test_the_lock_file_names_no_host():
 
 
 def test_no_source_makes_elements_of_text():
-    forbidden = re.compile(r"@html|innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|\bstyle=")
+    forbidden = re.compile(
+        r"@html|innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|\bstyle="
+    )
     found = {
         path.relative_to(ROOT).as_posix(): forbidden.findall(path.read_text("utf-8"))
         for path in (ROOT / "web" / "src").rglob("*")

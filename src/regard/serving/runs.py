@@ -21,6 +21,7 @@ from regard.looking.doing import Step, next_tokens, text_of
 from regard.looking.flow import attention_flow
 from regard.looking.form import Address, base_rows, describe, read_address, rolls
 from regard.looking.maps import Maps, Weights
+from regard.looking.masked import save_masked
 from regard.looking.reading import look
 from regard.looking.rollout import rollout
 from regard.looking.stacks import Stack, stacks_of
@@ -265,8 +266,6 @@ class Runs:
         """
         opened, out = self._model(body.model), self._saves_to / body.name
         with self._turn():
-            from regard.looking.masked import save_masked
-
             save_masked(opened.path, body.off, out)
         return str(out)
 
