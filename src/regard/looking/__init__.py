@@ -6,14 +6,17 @@ places          the same over a picture: a grid, windows
 rollout         attention followed through the layers; a row of weights laid over a picture
 report          what a training report tells
 look_page       the page of maps; report_page: that of a run; page: what both have
+lecture         pictures for lectures, each with the lines that compute it
 heat, overlay   the matrix of an alignment, the thumbnail of a head; shades over a picture
 svg             learning curves, bars
+matrix          matrices of signed numbers
 scale, text     positions and ticks; strangers' text made safe
 png             pictures written
 seeing          maps of an image encoder; reading, seq2seq: of what reads texts
 =============== =======================================================================
 """
 
+from regard.looking.lecture import lecture_page
 from regard.looking.look_page import look_page
 from regard.looking.maps import AttentionMap, Link, Maps
 from regard.looking.places import Picture, Places
@@ -34,6 +37,7 @@ __all__ = [
     "Sample",
     "Score",
     "Table",
+    "lecture_page",
     "look_page",
     "over_picture",
     "report_page",
