@@ -78,5 +78,7 @@ export async function messageOf(answer: Response): Promise<string> {
 
 function floats(bytes: ArrayBuffer): Float32Array {
   const view = new DataView(bytes);
-  return Float32Array.from({length: bytes.byteLength / 4}, (_, i) => view.getFloat32(4 * i, true));
+  const found = new Float32Array(bytes.byteLength / 4);
+  for (let i = 0; i < found.length; i++) found[i] = view.getFloat32(4 * i, true);
+  return found;
 }
