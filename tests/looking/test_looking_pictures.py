@@ -272,3 +272,20 @@ def test_small_texts():
     assert [decimals_for([v, 0]) for v in (123.4, 36.1, 0.71)] == [1, 2, 4]
     assert text_width("漢字", 10) == 20
     assert text_width("e\u0301", 10) == text_width("e", 10)
+
+
+def test_a_logarithmic_horizontal_axis():
+    svg = line_chart([Series("a", [0, 1, 10, 100], [4.0, 1.0, 2.0, 3.0])], x_label="n", y_label="y", log_x=True)
+    (curve,) = by_class(svg, "curve")[:1]
+    xs = [float(point.split(",")[0]) for point in curve.get("points").split()]
+    assert len(xs) == 3  # nothing is left of zero
+    assert xs[1] - xs[0] == pytest.approx(xs[2] - xs[1], abs=0.11)
+    assert [e.text for e in by_class(svg, "tick") if e.get("text-anchor") == "middle"] == [
+        "1",
+        "2",
+        "5",
+        "10",
+        "20",
+        "50",
+        "100",
+    ]

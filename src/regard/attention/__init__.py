@@ -10,7 +10,9 @@ positions       encodings, rotations, biases
 multihead       MultiHeadAttention: self, cross, grouped heads, cached
 cache           keys and values kept for decoding
 compiling       what runs as it is where a caller is compiled
+sites           the modules that attend, found by name
 recording       see the weights, while the forward pass stays fast
+silencing       switch heads off, for a while or for good
 =============== =======================================================================
 """
 
@@ -18,8 +20,10 @@ from regard.attention import masks, positions, scores
 from regard.attention.attend import attend
 from regard.attention.cache import KVCache
 from regard.attention.multihead import MultiHeadAttention
-from regard.attention.recording import Rows, Site, record
+from regard.attention.recording import Rows, record
 from regard.attention.segments import Segments
+from regard.attention.silencing import silence, switch_off
+from regard.attention.sites import Site
 
 __all__ = [
     "KVCache",
@@ -32,4 +36,6 @@ __all__ = [
     "positions",
     "record",
     "scores",
+    "silence",
+    "switch_off",
 ]

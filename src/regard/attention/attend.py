@@ -7,13 +7,14 @@ from typing import Literal, cast, get_args
 import torch
 from torch import Tensor
 
-from regard.attention import recording
+from regard.attention import recording, silencing
 from regard.attention.backends import dense, flex, reference, static, varlen
 from regard.attention.compiling import eagerly
 from regard.attention.masks import Mask
 from regard.attention.positions import Bias, TensorBias
 from regard.attention.scores import DotScore, ScaledDot, Score
 from regard.attention.segments import Segments
+from regard.attention.sites import Site
 from regard.errors import BackendError, UsageError
 
 Backend = Literal["reference", "dense", "varlen", "flex", "static"]
@@ -33,7 +34,7 @@ def attend(
     score: Score | None = None,
     dropout_p: float = 0.0,
     backend: Backend | None = None,
-    site: recording.Site | None = None,
+    site: Site | None = None,
 ) -> Tensor:
     """Attend: scores from queries and keys, weights by softmax over a sequence's keys, a weighted sum of values.
 
@@ -69,7 +70,7 @@ def attend(
         dropout_p: Probability that a weight is dropped; 0 outside training.
         backend: Which kernel; None chooses by the table above. A request that a backend cannot serve raises: it never
             falls back to something slow or wrong.
-        site: The module that attends, for recording.
+        site: The module that attends, for recording and silencing.
 
     Returns:
         context_NHK (or dense), in the values' dtype.
@@ -95,11 +96,12 @@ def attend(
     recording.offer(site, q, k, q_segments, k_segments, mask, bias, score)
     if backend == "reference":
         run = eagerly(reference.run) if "ragged" in forms else reference.run
-        return run(q, k, v, q_segments, k_segments, mask, bias, score, dropout_p)
+        return silencing.heard(site, run(q, k, v, q_segments, k_segments, mask, bias, score, dropout_p))
     run = {"dense": dense, "static": static, "varlen": varlen, "flex": flex}[backend].run
     # Groups of like lengths are as many as the batch says: no graph would serve the next batch.
     run = eagerly(run) if backend == "dense" and "ragged" in forms else run
-    return run(q, k, v, q_segments, k_segments, mask, bias, cast(DotScore, score), dropout_p)
+    context = run(q, k, v, q_segments, k_segments, mask, bias, cast(DotScore, score), dropout_p)
+    return silencing.heard(site, context)
 
 
 def _attend_dense(
@@ -111,7 +113,7 @@ def _attend_dense(
     score: Score | None,
     dropout_p: float,
     backend: Backend | None,
-    site: recording.Site | None,
+    site: Site | None,
 ) -> Tensor:
     """See dense tensors with leading batch dimensions as a uniform batch."""
     leading = q.shape[:-3]

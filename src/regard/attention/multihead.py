@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor, nn
 
 from regard.attention.attend import Backend, attend
 from regard.attention.cache import KVCache
 from regard.attention.masks import Mask
 from regard.attention.positions import Bias, rotate
-from regard.attention.recording import Site
 from regard.attention.scores import Score
 from regard.attention.segments import Segments
+from regard.attention.sites import Site, columns
 from regard.errors import UsageError
 
 
@@ -119,6 +121,9 @@ class MultiHeadAttention(Site):
             positions_N = segments.positions_N()
         k_MGK, v_MGK = self.keys_values(x, positions_N)
         return self._attend(x, segments, k_MGK, v_MGK, segments, mask, bias, positions_N)
+
+    def readers(self, heads: Sequence[int]) -> list[Tensor]:
+        return columns(self.out_proj, heads, self.num_heads)
 
     def keys_values(self, context_MD: Tensor, positions_M: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Project what is attended to.

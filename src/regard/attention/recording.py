@@ -6,15 +6,15 @@
 
 The rows are computed beside the forward pass from the same queries and keys by the reference formula, so nothing that
 the model computes changes, in training, evaluation or cached decoding; and memory grows with what was asked for alone.
-Dropout on the weights is not shown.
+With a sink it does not grow at all: rows are handed over in blocks while the model runs, and none is kept. Dropout on
+the weights is not shown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 import torch
@@ -25,21 +25,21 @@ from regard.attention.masks import Grid, Mask
 from regard.attention.positions import Bias
 from regard.attention.scores import Score
 from regard.attention.segments import Segments
+from regard.attention.sites import Site, check_heads, find_sites
 from regard.errors import UsageError
 
-
-class Site(nn.Module):
-    """Base of every module that attends: what a recorder can name and choose."""
+BLOCK_BYTES = 32 << 20  # of the weights that are computed at once
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Recorded weights of one sequence in one call.
+    """Recorded weights of one sequence in one call, or a block of them.
 
     Attributes:
         sequence: Index of the sequence in the batch that the model was given.
         heads: The query heads, in the order of the rows.
         queries: The queries' indices in the call, in the order of the rows.
+        num_queries: Queries that were asked for of this sequence in this call: more than ``queries`` in a block.
         within: Queries and keys are the same tokens: self-attention over a whole sequence.
         weights_HTS: Weights of those heads and queries over all keys of the sequence, detached.
     """
@@ -47,8 +47,12 @@ class Rows:
     sequence: int
     heads: tuple[int, ...]
     queries: tuple[int, ...]
+    num_queries: int
     within: bool
     weights_HTS: Tensor
+
+
+Sink = Callable[[str, Rows], None]
 
 
 class record(Mapping[str, list[Rows]]):  # noqa: N801 - used like a function: with record(model) as rows
@@ -63,6 +67,9 @@ class record(Mapping[str, list[Rows]]):  # noqa: N801 - used like a function: wi
         queries: Indices of queries in each call, negative ones from the end; those that a sequence lacks are left out.
             None for all.
         sequences: Indices of sequences in the batch; None for all.
+        sink: Called with a layer's name and blocks of its rows as soon as they are computed, the queries of each
+            sequence in their order. The weights of a block are at most BLOCK_BYTES, or one query's. Nothing is kept
+            then, and the mapping stays empty. None keeps everything.
 
     Raises:
         UsageError: The model has no such layer; no head, query or sequence is asked for; a head is out of range; or the
@@ -76,20 +83,17 @@ class record(Mapping[str, list[Rows]]):  # noqa: N801 - used like a function: wi
         heads: Sequence[int] | None = None,
         queries: Sequence[int] | None = None,
         sequences: Sequence[int] | None = None,
+        sink: Sink | None = None,
     ) -> None:
         for what, asked in (("layers", layers), ("heads", heads), ("queries", queries), ("sequences", sequences)):
             if asked is not None and not len(asked):
                 raise UsageError(f"{what} is empty", where="record", mend="name some, or leave it out for all")
-        sites = {name: module for name, module in model.named_modules() if isinstance(module, Site)}
         patterns = ["*"] if layers is None else [layers] if isinstance(layers, str) else list(layers)
-        for pattern in patterns:
-            if not any(fnmatchcase(name, pattern) for name in sites):
-                known = ", ".join(sites) or "none"
-                raise UsageError(f"no layer {pattern!r} attends", where="record", mend=f"layers that do: {known}")
-        chosen = {name: site for name, site in sites.items() if any(fnmatchcase(name, p) for p in patterns)}
+        chosen = find_sites(model, patterns, "record")
         self._names = {id(site): name for name, site in chosen.items()}
         self._rows: dict[str, list[Rows]] = {name: [] for name in chosen}
         self._heads, self._queries, self._sequences = heads, queries, sequences
+        self._sink, self._is_empty = sink, True
 
     def __enter__(self) -> record:
         """Start recording."""
@@ -101,7 +105,7 @@ class record(Mapping[str, list[Rows]]):  # noqa: N801 - used like a function: wi
     ) -> None:
         """Stop recording."""
         _active.reset(self._token)
-        if kind is None and not any(self._rows.values()):
+        if kind is None and self._is_empty:
             raise UsageError(
                 "nothing was recorded",
                 where="record",
@@ -134,43 +138,70 @@ class record(Mapping[str, list[Rows]]):  # noqa: N801 - used like a function: wi
         bias: Bias | None,
         score: Score,
     ) -> None:
+        layer = self._names[id(site)]
+        for blocks in self._sequences_of(q_NHK, k_MGK, q_segments, k_segments, mask, bias, score):
+            self._is_empty = False
+            if self._sink is None:
+                self._rows[layer].append(_joined(list(blocks)))
+                continue
+            for block in blocks:
+                self._sink(layer, block)
+
+    def _sequences_of(
+        self,
+        q_NHK: Tensor,
+        k_MGK: Tensor,
+        q_segments: Segments,
+        k_segments: Segments,
+        mask: Mask | None,
+        bias: Bias | None,
+        score: Score,
+    ) -> Iterator[Iterator[Rows]]:
+        """Go through the sequences of a call that were asked for, each of them in blocks."""
         num_heads = q_NHK.shape[1]
         heads = tuple(range(num_heads)) if self._heads is None else tuple(self._heads)
-        if any(not 0 <= head < num_heads for head in heads):
-            raise UsageError(
-                f"heads {list(heads)} of {num_heads}", where="record", mend=f"heads are 0 to {num_heads - 1}"
-            )
+        check_heads(heads, num_heads, "record")
         heads_H = torch.tensor(heads, device=q_NHK.device)
         key_heads_H = heads_H // (num_heads // k_MGK.shape[1])
         within = q_segments is k_segments
-        names = q_segments.origin or range(len(q_segments))
         q_lengths, k_lengths = q_segments.lengths, k_segments.lengths
-        for sequence, name in enumerate(names):
+
+        def blocks(sequence: int, name: int, queries: tuple[int, ...]) -> Iterator[Rows]:
+            length, keys = q_lengths[sequence], k_lengths[sequence]
+            q_start, k_start = int(q_segments.starts_B[sequence]), int(k_segments.starts_B[sequence])
+            k_BSHK = k_MGK[k_start : k_start + keys][:, key_heads_H][None]
+            step = max(1, BLOCK_BYTES // max(1, len(heads) * keys * q_NHK.element_size()))
+            for first in range(0, len(queries), step):
+                some = queries[first : first + step]
+                queries_T = torch.tensor(some, device=q_NHK.device)
+                at = Grid(
+                    sequence=torch.full((1, 1, 1, 1), sequence, device=q_NHK.device),
+                    head=heads_H[None, :, None, None],
+                    query=queries_T[None, None, :, None],
+                    key=torch.arange(keys, device=q_NHK.device)[None, None, None],
+                    shift=torch.full((1, 1, 1, 1), keys - length, device=q_NHK.device),
+                )
+                q_BTHK = q_NHK[q_start + queries_T][:, heads_H][None]
+                allowed = None if mask is None else mask.allow(at)
+                weights_HTS = reference.weights(q_BTHK, k_BSHK, score, bias, allowed, at)[0]
+                yield Rows(name, heads, some, len(queries), within, weights_HTS)
+
+        for sequence, name in enumerate(q_segments.origin or range(len(q_segments))):
             if self._sequences is not None and name not in self._sequences:
                 continue
-            length, keys = q_lengths[sequence], k_lengths[sequence]
+            length = q_lengths[sequence]
             places = range(length) if self._queries is None else [q + length if q < 0 else q for q in self._queries]
             queries = tuple(place for place in places if 0 <= place < length)
-            if not queries:
-                continue
-            q_start, k_start = int(q_segments.starts_B[sequence]), int(k_segments.starts_B[sequence])
-            queries_T = torch.tensor(queries, device=q_NHK.device)
-            at = Grid(
-                sequence=torch.full((1, 1, 1, 1), sequence, device=q_NHK.device),
-                head=heads_H[None, :, None, None],
-                query=queries_T[None, None, :, None],
-                key=torch.arange(keys, device=q_NHK.device)[None, None, None],
-                shift=torch.full((1, 1, 1, 1), keys - length, device=q_NHK.device),
-            )
-            weights_HTS = reference.weights(
-                q_NHK[q_start + queries_T][:, heads_H][None],
-                k_MGK[k_start : k_start + keys][:, key_heads_H][None],
-                score,
-                bias,
-                None if mask is None else mask.allow(at),
-                at,
-            )[0]
-            self._rows[self._names[id(site)]].append(Rows(name, heads, queries, within, weights_HTS))
+            if queries:
+                yield blocks(sequence, name, queries)
+
+
+def _joined(blocks: list[Rows]) -> Rows:
+    """Give the blocks of a sequence as one."""
+    if len(blocks) == 1:
+        return blocks[0]
+    queries = tuple(query for block in blocks for query in block.queries)
+    return replace(blocks[0], queries=queries, weights_HTS=torch.cat([block.weights_HTS for block in blocks], 1))
 
 
 _active: ContextVar[tuple[record, ...]] = ContextVar("regard_recorders", default=())

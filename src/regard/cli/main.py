@@ -54,7 +54,7 @@ VERBS = {
         "embed all-MiniLM-L6-v2 < texts.txt > vectors.jsonl",
     ),
     "score": ("Print the log-probability of each target given its source.", "score runs/mine --data test.tsv --json"),
-    "look": ("Draw what a model attends to, as one self-contained page.", 'look runs/mine "Guten Tag." -o look.html'),
+    "look": ("See what a model attends to: a page in the browser, or one file.", 'look runs/mine "Guten Tag."'),
     "convert": (
         "Write a model as a Hugging Face folder, or in regard's own form.",
         "convert runs/mine --to huggingface -o mine-hf",

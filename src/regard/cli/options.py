@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 from cyclopts import Parameter
 
 from regard.errors import DataError, FormatError, UsageError
+from regard.typed import TEXT_CAP_BYTES
 
 if TYPE_CHECKING:
     from regard.decoding import DecodeOptions
@@ -22,42 +23,12 @@ Model = Annotated[str, Parameter(help="A run's folder, or the model folder in it
 Source = Annotated[str | None, Parameter(help="Column (or suffix of parallel files) of the source; two texts: A,B.")]
 Target = Annotated[str | None, Parameter(help="Column (or suffix of parallel files) of the target.")]
 
-# A line over this many bytes is refused before it is tokenized.
-LINE_CAP_BYTES = 65_536
-
 
 def check_model_path(path: str) -> str:
     """Refuse a model given as a URL: nothing is ever fetched here."""
     if "://" in path:
         raise UsageError("a model is a folder, not a URL", where=path, mend="download it first")
     return path
-
-
-def check_text(text: str, what: str) -> str:
-    """Refuse a text that is empty, over the cap, or not valid Unicode.
-
-    Args:
-        text: From the command line.
-        what: Its name, for messages.
-
-    Returns:
-        The text.
-
-    Raises:
-        UsageError: It is empty, only spaces, or over the cap.
-        FormatError: It holds NUL, or bytes that are not UTF-8.
-    """
-    if not text.strip():
-        raise UsageError("an empty text", where=what, mend="give some words")
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError as error:
-        raise FormatError("not UTF-8", where=f"{what}, character {error.start + 1}") from error
-    if "\0" in text:
-        raise FormatError("a NUL character", where=f"{what}, character {text.index(chr(0)) + 1}")
-    if size > LINE_CAP_BYTES:
-        raise UsageError(f"{size:,} bytes; at most {LINE_CAP_BYTES:,} are read", where=what, mend="split the text")
-    return text
 
 
 def lines(stream: TextIO) -> Iterator[str]:
@@ -74,14 +45,14 @@ def lines(stream: TextIO) -> Iterator[str]:
         DataError: A line is over the cap.
     """
     number = 0
-    while raw := stream.buffer.readline(LINE_CAP_BYTES + 2):
+    while raw := stream.buffer.readline(TEXT_CAP_BYTES + 2):
         number += 1
         where = f"standard input, line {number}"
         raw = raw.removesuffix(b"\n").removesuffix(b"\r")
         if number == 1:
             raw = raw.removeprefix(codecs.BOM_UTF8)
-        if len(raw) > LINE_CAP_BYTES:
-            raise DataError(f"over {LINE_CAP_BYTES:,} bytes", where=where, mend="split the line")
+        if len(raw) > TEXT_CAP_BYTES:
+            raise DataError(f"over {TEXT_CAP_BYTES:,} bytes", where=where, mend="split the line")
         if b"\0" in raw:
             raise FormatError("a NUL byte", where=f"{where}, byte {raw.index(0) + 1}")
         try:

@@ -7,6 +7,7 @@ and cutting a batch into micro-batches cannot change a gradient, as it would wit
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from torch.nn.utils import parametrize
 
 from regard.attention import Segments, Site, attend
 from regard.attention.scores import Dot
+from regard.attention.sites import check_heads
 
 # Channels of a group at most (Wu & He 2018, table 3: 16 do as well as 32 groups, and suit narrow layers).
 GROUP_CHANNELS = 16
@@ -184,6 +186,10 @@ class SelfAttention2d(Site):
                 nn.init.zeros_(projection.bias)
             if spectral_norm:
                 spectral(projection)
+
+    def readers(self, heads: Sequence[int]) -> list[Tensor]:
+        check_heads(heads, 1, "switch_off")
+        return [self.gamma]
 
     def forward(self, x_BCYX: Tensor) -> Tensor:
         """Attend from each place to all places of its image.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,6 +12,7 @@ from regard.attention import Segments, Site, attend
 from regard.attention.masks import Mask
 from regard.attention.relative import RelativeAt, Standing
 from regard.attention.scores import Relative
+from regard.attention.sites import columns
 from regard.errors import UsageError
 from regard.layers.mlp import MLP
 
@@ -138,6 +140,9 @@ class RelativeAttention(Site):
         self.v_proj = nn.Linear(embed_dim, embed_dim, bias=False)
         self.out_proj = nn.Linear(embed_dim, embed_dim, bias=False)
         self.score = Relative(num_heads, self.head_dim, embed_dim, types=True)
+
+    def readers(self, heads: Sequence[int]) -> list[Tensor]:
+        return columns(self.out_proj, heads, self.num_heads)
 
     def attended(self, context_MD: Tensor, encoding_RD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Project what is attended to, once for all streams.

@@ -4,7 +4,7 @@
     maps.weights("decoder.layers.5.cross_attn", head=3)
     maps.save("look.html")            the same with pictures; look.json with every number
 
-A side of a map is a text's tokens or the places of a picture (`regard.looking.places`).
+A side of a map is a text's tokens, or the places or boxes of a picture (`regard.looking.places`).
 
 Legend: T queries, S keys, H heads.
 """
@@ -14,8 +14,13 @@ from __future__ import annotations
 import base64
 import html
 import json
+import math
 import os
+import sys
+import tempfile
+import webbrowser
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -24,14 +29,20 @@ import numpy.typing as npt
 
 from regard.errors import DataError, FormatError, UsageError
 from regard.files import write_aside
-from regard.looking.places import Picture, Places, check_pictures, read_places
+from regard.looking.places import Boxes, Picture, Places, check_pictures, read_places
+from regard.looking.spill import spans
 from regard.looking.text import visible
 
-Side = tuple[str, ...] | Places
+Side = tuple[str, ...] | Places | Boxes
 Weights = npt.NDArray[np.float32]
 SUM_TOLERANCE = 1e-3  # bfloat16 rows miss 1 by up to about that much
 _FORMAT, _TEXT_FORMAT = "regard-maps-2", "regard-maps-1"  # the latter knew no pictures
 Kind = TypeVar("Kind")
+
+
+def free_names(side: Side) -> tuple[str, ...]:
+    """Name the rows of a side that stand at no place of a grid: tokens, regions, what comes before places."""
+    return side.before if isinstance(side, Places) else side.names() if isinstance(side, Boxes) else side
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,9 +52,10 @@ class AttentionMap:
     Args:
         layer: The layer's name in the model.
         kind: "self" where queries and keys are the same tokens, else "cross".
-        queries: The T tokens that attend, or the places.
-        keys: The S tokens that are attended to, or the places; S is the rows of one window.
-        weights_HTS: Weights from 0 to 1, kept as float32. A row sums to 1, or to 0 where the query attends to nothing.
+        queries: The T tokens that attend, or the places or boxes.
+        keys: The S tokens that are attended to, or the places or boxes; S is the rows of one window.
+        weights_HTS: Weights from 0 to 1, kept as float32: the array itself where it is read-only, else a copy. A row
+            sums to 1, or to 0 where the query attends to nothing.
 
     Raises:
         DataError: A shape that does not fit the tokens, a value that is not a weight, or a row with another sum.
@@ -59,7 +71,7 @@ class AttentionMap:
         """Check every number once, so that nothing that draws has to."""
         for side in ("queries", "keys"):
             given = getattr(self, side)
-            object.__setattr__(self, side, given if isinstance(given, Places) else tuple(given))
+            object.__setattr__(self, side, given if isinstance(given, Places | Boxes) else tuple(given))
         where = f"attention map {visible(self.layer)!r}"
         if self.kind not in ("self", "cross"):
             raise DataError(f"kind is {self.kind!r}", where=where, mend="it is 'self' or 'cross'")
@@ -71,8 +83,10 @@ class AttentionMap:
             windows = self.queries.num_windows if isinstance(self.queries, Places) else 1
             if windows != self.keys.num_windows:
                 raise DataError(f"{windows} windows attend to {self.keys.num_windows}", where=where)
+        weights_in: object = self.weights_HTS
+        is_float = isinstance(weights_in, np.ndarray) and weights_in.dtype.kind == "f"
         try:
-            weights = np.asarray(self.weights_HTS, dtype=np.float64)
+            weights = np.asarray(weights_in, dtype=None if is_float else np.float64)
         except (TypeError, ValueError, OverflowError) as error:
             raise DataError("weights are not an array of numbers", where=where) from error
         num_queries, num_keys = len(self.query_tokens), len(self.key_tokens)
@@ -82,34 +96,22 @@ class AttentionMap:
                 where=where,
                 mend=f"it is (heads, {num_queries}, {num_keys}), none 0",
             )
-        if not np.isfinite(weights).all():
-            raise DataError("a weight is not finite", where=where)
-        if weights.min() < -SUM_TOLERANCE or weights.max() > 1 + SUM_TOLERANCE:
-            raise DataError(
-                f"weights from {weights.min():.4g} to {weights.max():.4g}", where=where, mend="they are 0 to 1"
-            )
-        sums_HT = weights.sum(-1)
-        bad = np.argwhere(np.minimum(abs(sums_HT - 1), abs(sums_HT)) > SUM_TOLERANCE)
-        if bad.size:
-            head, query = (int(i) for i in bad[0])
-            total = sums_HT[head, query]
-            raise DataError(
-                f"head {head}, query {query} sums to {total:.4g}", where=where, mend="a row sums to 1, or to 0"
-            )
-        kept = weights.astype(np.float32)
-        kept.setflags(write=False)
-        object.__setattr__(self, "weights_HTS", kept)
+        _check_weights(weights, where)
+        if weights.dtype != np.float32 or weights.flags.writeable:
+            weights = weights.astype(np.float32)
+            weights.setflags(write=False)
+        object.__setattr__(self, "weights_HTS", weights)
 
     @property
     def query_tokens(self) -> tuple[str, ...]:
         """The name of each query."""
-        return self.queries.names() if isinstance(self.queries, Places) else self.queries
+        return self.queries.names() if isinstance(self.queries, Places | Boxes) else self.queries
 
     @property
     def key_tokens(self) -> tuple[str, ...]:
         """The name of each key; of several windows, the first one's."""
         if not isinstance(self.keys, Places):
-            return self.keys
+            return self.keys.names() if isinstance(self.keys, Boxes) else self.keys
         return self.keys.names()[: len(self.keys.before) + self.keys.rows_GW.shape[1]]
 
     def key_name(self, query: int, key: int) -> str:
@@ -126,10 +128,37 @@ class AttentionMap:
         Returns:
             The same map with one head.
         """
-        weights_HTS = self.weights_HTS.astype(np.float64)
-        attending_T1 = (weights_HTS.sum(-1) > 0.5).sum(0)[:, None]
-        mean = (weights_HTS.sum(0) / np.maximum(attending_T1, 1)).astype(np.float32)[None]
-        return AttentionMap(self.layer, self.kind, self.queries, self.keys, mean)
+        num_heads, num_queries, num_keys = self.weights_HTS.shape
+        mean_HTS = np.empty((1, num_queries, num_keys), np.float32)
+        for some in spans(num_queries, 8 * num_heads * num_keys):
+            weights_HTS = self.weights_HTS[:, some].astype(np.float64)
+            attending_T1 = (weights_HTS.sum(-1) > 0.5).sum(0)[:, None]
+            mean_HTS[0, some] = weights_HTS.sum(0) / np.maximum(attending_T1, 1)
+        mean_HTS.setflags(write=False)
+        return AttentionMap(self.layer, self.kind, self.queries, self.keys, mean_HTS)
+
+
+def _check_weights(weights_HTS: npt.NDArray[np.floating], where: str) -> None:
+    """Refuse what is no weights, a part at a time: there may be more of them than memory."""
+    num_heads, num_queries, num_keys = weights_HTS.shape
+    low, high = np.inf, -np.inf
+    bad: tuple[int, int, float] | None = None
+    for head in range(num_heads):
+        for some in spans(num_queries, 8 * num_keys):
+            weights_TS = weights_HTS[head, some].astype(np.float64)
+            if not np.isfinite(weights_TS).all():
+                raise DataError("a weight is not finite", where=where)
+            low, high = min(low, float(weights_TS.min())), max(high, float(weights_TS.max()))
+            sums_T = weights_TS.sum(-1)
+            wrong_T = np.minimum(abs(sums_T - 1), abs(sums_T)) > SUM_TOLERANCE
+            if bad is None and wrong_T.any():
+                first = int(wrong_T.argmax())
+                bad = head, some.start + first, float(sums_T[first])
+    if low < -SUM_TOLERANCE or high > 1 + SUM_TOLERANCE:
+        raise DataError(f"weights from {low:.4g} to {high:.4g}", where=where, mend="they are 0 to 1")
+    if bad is not None:
+        what = f"head {bad[0]}, query {bad[1]} sums to {bad[2]:.4g}"
+        raise DataError(what, where=where, mend="a row sums to 1, or to 0")
 
 
 @dataclass(frozen=True)
@@ -162,9 +191,10 @@ class Maps:
         maps: The layers, in the order of the forward pass; each name once.
         details: Anything worth a line below the picture: model, score, device.
         pictures: The pictures that places are on.
+        scores: What the model makes of its output, by name: natural-log probabilities, or probabilities of choices.
 
     Raises:
-        DataError: No map at all, a layer twice, or a picture too few.
+        DataError: No map at all, a layer twice, a picture too few, or a score that is not finite.
     """
 
     title: str
@@ -173,6 +203,7 @@ class Maps:
     maps: tuple[AttentionMap, ...]
     details: dict[str, str] = field(default_factory=dict)
     pictures: tuple[Picture, ...] = ()
+    scores: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check that layers can be told apart and pictures be found."""
@@ -180,13 +211,16 @@ class Maps:
         object.__setattr__(self, "pictures", tuple(self.pictures))
         if not self.maps:
             raise DataError("no attention map", where="maps", mend="record at least one layer")
+        for name, score in self.scores.items():
+            if not math.isfinite(score):
+                raise DataError(f"the score {visible(name)!r} is {score}", where="maps", mend="scores are finite")
         names = [one.layer for one in self.maps]
         for name in names:
             if names.count(name) > 1:
                 raise DataError(f"layer {visible(name)!r} is there twice", where="maps", mend="name each call of it")
         for one in self.maps:
             for side in (one.queries, one.keys):
-                if isinstance(side, Places):
+                if isinstance(side, Places | Boxes):
                     check_pictures(self.pictures, side, one.layer)
 
     @property
@@ -285,19 +319,20 @@ class Maps:
             {
                 "layer": one.layer,
                 "kind": one.kind,
-                "queries": one.queries.to_json() if isinstance(one.queries, Places) else one.queries,
-                "keys": one.keys.to_json() if isinstance(one.keys, Places) else one.keys,
+                "queries": one.queries.to_json() if isinstance(one.queries, Places | Boxes) else one.queries,
+                "keys": one.keys.to_json() if isinstance(one.keys, Places | Boxes) else one.keys,
                 "weights": [[[float(str(w)) for w in row] for row in head] for head in one.weights_HTS],
             }
             for one in self.maps
         ]
-        fields = {"title": self.title, "source": self.source, "output": self.output, "details": self.details}
+        fields: dict[str, object] = {"title": self.title, "source": self.source, "output": self.output}
+        fields |= {"details": self.details, "scores": self.scores}
         pictures = [{"name": one.name, "png": base64.b64encode(one.png).decode("ascii")} for one in self.pictures]
         return json.dumps({"format": _FORMAT, **fields, "maps": maps, "pictures": pictures}, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Maps:
-        """Read what `to_json` wrote, now or before there were pictures.
+        """Read what `to_json` wrote, now or before there were pictures or scores.
 
         Args:
             text: JSON.
@@ -318,10 +353,13 @@ class Maps:
         details = _read(data, "details", dict)
         if not all(isinstance(value, str) for value in details.values()):
             raise FormatError("'details' holds something other than text", where="maps")
+        scores = _read(data, "scores", dict) if "scores" in data else {}
+        if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in scores.values()):
+            raise FormatError("'scores' holds something other than numbers", where="maps")
         maps = tuple(_read_map(one) for one in _read(data, "maps", list))
         title, source, output = (_read(data, key, str) for key in ("title", "source", "output"))
         pictures = () if data["format"] == _TEXT_FORMAT else tuple(map(_read_picture, _read(data, "pictures", list)))
-        return cls(title, source, output, maps, details, pictures)
+        return cls(title, source, output, maps, details, pictures, scores)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a page (.html) or the numbers (.json), whole or not at all.
@@ -338,16 +376,72 @@ class Maps:
             raise UsageError(f"suffix {suffix!r}", where=visible(str(path)), mend="it is .html or .json")
         write_aside(Path(path), self._page() if suffix == ".html" else self.to_json())
 
+    def rollout(self, layers: str | None = None) -> npt.NDArray[np.float64]:
+        """Follow attention through a stack of layers; see :func:`regard.looking.rollout.rollout`.
+
+        Args:
+            layers: A pattern of layers, as ``encoder.*``; None where the model has one stack of self-attention.
+
+        Returns:
+            T × T; row t says how much of each input is in position t of the last layer; rows sum to 1.
+
+        Raises:
+            UsageError: No such layers, several stacks, or layers that attention cannot be followed through.
+        """
+        from regard.looking.rollout import rollout  # it reads maps: above it would be a circle
+
+        return rollout(self._stack(layers))
+
+    def flow(self, layers: str | None = None) -> npt.NDArray[np.float64]:
+        """Follow attention through a stack of layers as a flow; see :func:`regard.looking.flow.attention_flow`.
+
+        Args:
+            layers: As for `rollout`.
+
+        Returns:
+            T × T; rows sum to 1.
+
+        Raises:
+            UsageError: As for `rollout`, or too many weights.
+        """
+        from regard.looking.flow import attention_flow  # likewise
+
+        return attention_flow(self._stack(layers))
+
+    def show(self) -> None:
+        """Show the page: in a notebook below the cell, else in the browser, from a temporary file.
+
+        Raises:
+            UsageError: More weights than a page holds.
+            ResourceError: The file cannot be written.
+        """
+        if "IPython" in sys.modules and (shell := sys.modules["IPython"].get_ipython()) is not None:
+            shell.display_pub.publish({"text/html": self._repr_html_(), "text/plain": repr(self)})
+            return
+        folder = Path(tempfile.mkdtemp(prefix="regard-look-"))
+        self.save(folder / "look.html")
+        webbrowser.open((folder / "look.html").as_uri())
+
     def _repr_html_(self) -> str:
         """Show the page in a notebook, in a frame of its own: its style and script touch nothing of the notebook."""
         page = html.escape(self._page(), quote=True)
         style = "width:100%;height:760px;border:0"
-        return f'<iframe sandbox="allow-scripts" title="attention maps" style="{style}" srcdoc="{page}"></iframe>'
+        may = "allow-scripts allow-downloads"
+        return f'<iframe sandbox="{may}" title="attention maps" style="{style}" srcdoc="{page}"></iframe>'
 
     def _page(self) -> str:
         from regard.looking.look_page import look_page  # the page draws maps: importing it above would be a circle
 
         return look_page(self)
+
+    def _stack(self, layers: str | None) -> list[AttentionMap]:
+        """Find the layers of one stack."""
+        found = [one for one in self.maps if one.kind == "self" and fnmatchcase(one.layer, layers or "*")]
+        if not found:
+            raise UsageError(f"no self-attention named {visible(layers or '*')!r}", where="maps", mend=self._known())
+        if layers is None and any(one.queries != found[0].queries for one in found):
+            raise UsageError("several stacks of layers", where="maps", mend=f"name one; {self._known()}")
+        return found
 
     def _layer(self, name: str) -> AttentionMap:
         for one in self.maps:

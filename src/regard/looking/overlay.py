@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from regard.errors import UsageError
 from regard.looking.heat import mask_image
-from regard.looking.maps import AttentionMap, Side
+from regard.looking.maps import AttentionMap, Side, free_names
 from regard.looking.places import Picture, Places
 from regard.looking.png import address, png_size
 from regard.looking.rollout import over_picture, rollout
@@ -25,11 +25,6 @@ _SHARP_PX = 160
 _PARTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 HOW_PLACES = "Point at a place to see what it attends to; click, or use the arrow keys, to keep it. Escape: back."
 HOW_TOKENS = "Choose a token to see what it attends to."
-
-
-def free_tokens(side: Side) -> tuple[str, ...]:
-    """Give the tokens of a side that stand at no place of a picture."""
-    return side.before if isinstance(side, Places) else side
 
 
 def strongest(laid_YX: npt.NDArray[np.float64]) -> float:
@@ -102,7 +97,7 @@ def pane(one: AttentionMap, picture: Picture, label: str) -> str:
         Elements that the page's script knows.
     """
     weights_TS = one.weights_HTS[0]
-    asks, answers = free_tokens(one.queries), free_tokens(one.keys)
+    asks, answers = free_names(one.queries), free_names(one.keys)
     both = asks == answers and one.queries == one.keys
     line = _chips("asks" + (" answers" if both else ""), "attends", asks, weights_TS[0] if both else None)
     if isinstance(one.queries, Places):
@@ -149,7 +144,7 @@ def side_json(side: Side) -> Json:
     Returns:
         The free tokens; and of places the grid and the rows of the windows.
     """
-    tokens = [token_label(token, 40) for token in free_tokens(side)]
+    tokens = [token_label(token, 40) for token in free_names(side)]
     if not isinstance(side, Places):
         return {"tokens": tokens, "grid": None, "windows": [[]]}
     return {"tokens": tokens, "grid": list(side.grid), "windows": side.rows_GW.tolist()}

@@ -1,6 +1,6 @@
 """What every page has: one file, which loads nothing."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib import resources
 
 from regard.looking.text import escape
@@ -10,25 +10,41 @@ _MARK = (
     '<svg viewBox="0 0 18 18" aria-hidden="true"><path d="M0 0h5v5H0zM6.5 6.5h5v5h-5zM13 13h5v5h-5z"/>'
     '<path opacity=".28" d="M6.5 0h5v5h-5zM13 0h5v5h-5zM0 6.5h5v5H0zM13 6.5h5v5h-5zM0 13h5v5H0zM6.5 13h5v5h-5z"/></svg>'
 )
-_ICON = (
+ICON = (
     "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 18 18' fill='%234a7fc4'%3E"
     "%3Cpath d='M0 0h5v5H0zM6.5 6.5h5v5h-5zM13 13h5v5h-5z'/%3E%3C/svg%3E"
 )
 
 
-def section(title: str, about: str, body: str) -> str:
+def section(title: str, about: str, body: str, anchor: str = "") -> str:
     """Lay out a part of a page.
 
     Args:
         title: Its title, escaped.
         about: A sentence below it, escaped; empty for none.
         body: Elements.
+        anchor: Its name for links within the page; empty for none.
 
     Returns:
         A section.
     """
     told = f'<p class="about">{about}</p>' if about else ""
-    return f"<section><h2>{title}</h2>{told}{body}</section>"
+    named = f' id="{anchor}"' if anchor else ""
+    return f"<section{named}><h2>{title}</h2>{told}{body}</section>"
+
+
+def responsive(draw: Callable[[int], str], wide: int, narrow: int) -> str:
+    """Draw a chart twice: letters that shrink with a picture cannot be read on a telephone.
+
+    Args:
+        draw: Draws it at a width, px.
+        wide: Width where there is room.
+        narrow: Width on a telephone.
+
+    Returns:
+        Elements, of which the page shows one.
+    """
+    return f'<div class="wide">{draw(wide)}</div><div class="narrow">{draw(narrow)}</div>'
 
 
 def pairs(told: Iterable[tuple[str, str]]) -> str:
@@ -61,7 +77,7 @@ def document(title: str, kicker: str, body: str, store: str, *, kind: str) -> st
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>{escape(title)} · regard</title>
-<link rel="icon" href="{_ICON}">
+<link rel="icon" href="{ICON}">
 <style>
 {theme}{css}</style>
 </head>

@@ -1,7 +1,8 @@
-"""What attends or is attended to in a picture: tokens that stand nowhere, then places of a grid.
+"""What attends or is attended to in a picture: tokens that stand nowhere, then places of a grid, or boxes.
 
     Places(picture=0, grid=(14, 14), before=("class",))                    a ViT
     Places(picture=0, grid=(4, 4), windows=((0, 1, 4, 5), (2, 3, 6, 7)))   two windows of a Swin
+    Boxes(picture=0, boxes=((0.1, 0.2, 0.5, 0.9),), labels=("dog",))       regions that a detector found
 
 Places are numbered row by row from 0.
 """
@@ -123,24 +124,75 @@ class Places:
         return {"picture": self.picture, "grid": self.grid, "before": self.before, "windows": self.windows}
 
 
-def read_places(data: Mapping[str, object]) -> Places:
-    """Read what `Places.to_json` wrote.
+@dataclass(frozen=True)
+class Boxes:
+    """One side of a map whose rows are regions of a picture.
+
+    Args:
+        picture: Which of the maps' pictures, from 0.
+        boxes: Left, top, right and bottom edge of each region, as shares of the picture's width and height.
+        labels: What each region shows, in the same order.
+        before: Names of the tokens before the regions: one for the picture as a whole.
+
+    Raises:
+        DataError: No region, more than MAX_PLACES, one that is empty or reaches out of the picture, or a label too few.
+
+    Source: regions as tokens: Lu et al. (2019), "ViLBERT", section 3.
+    """
+
+    picture: int
+    boxes: tuple[tuple[float, float, float, float], ...]
+    labels: tuple[str, ...]
+    before: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check every number once."""
+        for name in ("boxes", "labels", "before"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        object.__setattr__(self, "boxes", tuple(tuple(map(float, box)) for box in self.boxes))
+        if self.picture < 0 or not 1 <= len(self.boxes) <= MAX_PLACES:
+            what = f"picture {self.picture}, {len(self.boxes)} regions"
+            raise DataError(what, where="boxes", mend=f"numbers start at 0, there are 1 to {MAX_PLACES} regions")
+        if len(self.labels) != len(self.boxes):
+            raise DataError(f"{len(self.labels)} labels for {len(self.boxes)} regions", where="boxes")
+        if not all(isinstance(token, str) for token in (*self.labels, *self.before)):
+            raise DataError("a label is not a string", where="boxes")
+        for box in self.boxes:
+            if len(box) != 4 or not (0 <= box[0] < box[2] <= 1 and 0 <= box[1] < box[3] <= 1):
+                raise DataError(f"a region {box}", where="boxes", mend="left < right and top < bottom, all in 0 to 1")
+
+    def names(self) -> tuple[str, ...]:
+        """Name every row: the tokens before, then the regions."""
+        return (*self.before, *self.labels)
+
+    def to_json(self) -> dict[str, object]:
+        """Write it as JSON data; `read_places` reads it."""
+        return {"picture": self.picture, "boxes": self.boxes, "labels": self.labels, "before": self.before}
+
+
+def read_places(data: Mapping[str, object]) -> Places | Boxes:
+    """Read what `Places.to_json` or `Boxes.to_json` wrote.
 
     Args:
         data: A JSON object.
 
     Returns:
-        Equal places.
+        Equal places, or boxes.
 
     Raises:
         FormatError: Something of another type.
-        DataError: Windows that break the rules.
+        DataError: Windows or boxes that break the rules.
     """
-    picture, grid, before, windows = (data.get(key) for key in ("picture", "grid", "before", "windows"))
-    if not _is_whole(picture) or not isinstance(grid, list) or len(grid) != 2 or not all(map(_is_whole, grid)):
-        raise FormatError("'picture' or 'grid' is no whole number", where="places")
-    if not isinstance(before, list) or not all(isinstance(token, str) for token in before):
+    picture, before = data.get("picture"), data.get("before")
+    if not _is_whole(picture):
+        raise FormatError("'picture' is no whole number", where="places")
+    if not _are_texts(before):
         raise FormatError("'before' is no list of text", where="places")
+    if "boxes" in data:
+        return _read_boxes(picture, data["boxes"], data.get("labels"), before)
+    grid, windows = data.get("grid"), data.get("windows")
+    if not isinstance(grid, list) or len(grid) != 2 or not all(map(_is_whole, grid)):
+        raise FormatError("'grid' is no pair of whole numbers", where="places")
     if windows is None:
         return Places(picture, (grid[0], grid[1]), tuple(before))
     if not isinstance(windows, list) or not all(isinstance(one, list) and all(map(_is_whole, one)) for one in windows):
@@ -148,12 +200,28 @@ def read_places(data: Mapping[str, object]) -> Places:
     return Places(picture, (grid[0], grid[1]), tuple(before), tuple(map(tuple, windows)))
 
 
+def _read_boxes(picture: int, boxes: object, labels: object, before: list[str]) -> Boxes:
+    if not isinstance(boxes, list) or not all(isinstance(box, list) and all(map(_is_number, box)) for box in boxes):
+        raise FormatError("'boxes' is no list of lists of numbers", where="boxes")
+    if not _are_texts(labels):
+        raise FormatError("'labels' is no list of text", where="boxes")
+    return Boxes(picture, tuple(map(tuple, boxes)), tuple(labels), tuple(before))
+
+
+def _are_texts(value: object) -> TypeGuard[list[str]]:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _is_whole(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def check_pictures(pictures: tuple[Picture, ...], places: Places, where: str) -> None:
-    """Refuse places on a picture that is not there.
+def check_pictures(pictures: tuple[Picture, ...], places: Places | Boxes, where: str) -> None:
+    """Refuse places or boxes on a picture that is not there.
 
     Args:
         pictures: The pictures that there are.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,16 +11,19 @@ from typing import Any
 import torch
 
 from regard.attention import Segments, record
-from regard.errors import ContextError, UsageError
+from regard.errors import UsageError
 from regard.looking import seeing, seq2seq
+from regard.looking.doing import as_scores, check_ids, check_length, check_text, likeliest, log_probability, text_of
 from regard.looking.maps import AttentionMap, Maps
+from regard.looking.spill import Sheets
 from regard.models.bert import Bert
 from regard.models.interface import ImageEncoder
 from regard.tasks.embedder import Embedder
-from regard.tasks.filler import Filler
+from regard.tasks.filler import Filled, Filler
 from regard.tasks.generator import Generator
 from regard.tasks.labeller import Labeller
-from regard.tasks.tagger import Tagger
+from regard.tasks.tagger import Tagger, encode_words
+from regard.tasks.task import evaluating
 from regard.tasks.translator import Translator
 
 
@@ -33,6 +36,7 @@ class _Read:
         pieces: The tokens as a reader would write them.
         output: What the model makes of it.
         run: Runs the model over tokens and segments.
+        scores: What the model makes of its output, from what ``run`` gives.
         details: Anything worth a line.
     """
 
@@ -40,7 +44,8 @@ class _Read:
     pieces: tuple[str, ...]
     output: str
     run: Callable[[torch.Tensor, Segments], Any]
-    details: dict[str, str]
+    scores: Callable[[Any], dict[str, float]]
+    details: dict[str, str] = field(default_factory=dict)
 
 
 def look(
@@ -49,6 +54,7 @@ def look(
     target: str | None = None,
     layers: str | Sequence[str] | None = None,
     language: str = "",
+    target_ids: Sequence[int] | None = None,
 ) -> Maps:
     """Show what a model looks at while it reads a text, and writes where it does.
 
@@ -62,18 +68,22 @@ def look(
         target: Of a translator or a language model: an output to look at; None lets it write one.
         layers: Names or patterns of layers; None for all.
         language: Of the text, for an encoder that is told it.
+        target_ids: Instead of ``target``, the output's tokens; a translator's without its start. An end may be the last
+            of them.
 
     Returns:
         The maps.
 
     Raises:
-        UsageError: The text is empty, the model has no attention or reads no input, or an output is given to a model
-            that writes none.
+        UsageError: The text is empty, the model has no attention or reads no input, an output is given to a model that
+            writes none, or is given twice.
         ContextError: The text is longer than the model's context.
     """
+    if target is not None and target_ids is not None:
+        raise UsageError("an output as text and as tokens", where="look", mend="give one of them")
     if isinstance(product, Translator):
-        return seq2seq.look(product, str(text), target, layers)
-    if target is not None and not isinstance(product, Generator):
+        return seq2seq.look(product, str(text), target, layers, target_ids)
+    if not (target is None and target_ids is None) and not isinstance(product, Generator):
         raise UsageError("an output for a model that writes none", where="look", mend="leave it out")
     if isinstance(product.model, ImageEncoder):
         return seeing.look(product, text, layers)
@@ -81,33 +91,56 @@ def look(
         verbs = " or ".join(f"regard {verb}" for verb in product.verbs)
         raise UsageError(f"a model for the task {product.task!r}", where="look", mend=f"use it with {verbs}")
     text = str(text)
-    if not text.strip():
-        raise UsageError("an empty text", where="look", mend="give some words")
-    read = _written(product, text, target) if isinstance(product, Generator) else _encoded(product, text, language)
-    if len(read.tokens) > product.max_tokens:
-        what = f"the text has {len(read.tokens)} tokens; the model's context is {product.max_tokens}"
-        raise ContextError(what, where="look", mend="split the text")
+    check_text(text)
+    if isinstance(product, Generator):
+        read = _written(product, text, target, target_ids)
+    else:
+        read = _encoded(product, text, language)
+    check_length("text", len(read.tokens), product.max_tokens)
     tokens_N = torch.tensor(read.tokens, dtype=torch.int64, device=product.device)
-    with torch.inference_mode(), record(product.model, layers) as rows:
-        read.run(tokens_N, Segments.ragged([len(read.tokens)], product.device))
-    maps = tuple(
-        AttentionMap(name, "self", read.pieces, read.pieces, rows[name][0].weights_HTS.float().cpu().numpy())
-        for name in rows
-    )
-    return Maps(title=text, source=text, output=read.output, maps=maps, details=read.details)
+    with torch.inference_mode(), evaluating(product.model):
+        sheets = Sheets(len(read.tokens))
+        with record(product.model, layers, sink=sheets):
+            result = read.run(tokens_N, Segments.ragged([len(read.tokens)], product.device))
+        scores = read.scores(result)
+    maps = tuple(AttentionMap(name, "self", read.pieces, read.pieces, sheets.weights(name)) for name in sheets.within)
+    return Maps(text, text, read.output, maps, read.details, scores=scores)
 
 
-def _written(product: Generator, text: str, target: str | None) -> _Read:
+def _written(product: Generator, text: str, target: str | None, target_ids: Sequence[int] | None) -> _Read:
     """A prompt and what a language model goes on with."""
-    details: dict[str, str] = {}
-    if target is None:
-        one = product.generate([text])[0]
-        target = one.text
-        details = {"log-probability": f"{one.logprob:.3f}", "complete": "yes" if one.ended else "no, cut at the limit"}
-    ids = product.tokenizer.encode(text + target)
+    ids = product.tokenizer.encode(text)
     start: list[int] = [] if product.start_id is None else [product.start_id]
-    pieces = (*("<s>" for _ in start), *(product.tokenizer.decode([one]) for one in ids))
-    return _Read([*start, *ids], pieces, target, product.model, details)
+    if target is None and target_ids is None:
+        one = product.generate([text])[0]
+        # Where a stop text ended it, which is cut off, no end token was chosen.
+        at_end = one.ended and product.tokenizer.decode(one.token_ids) == one.text
+        scores, output, row = as_scores(one.logprob, one.tokens + at_end), one.text, [*start, *ids, *one.token_ids]
+        details = {"complete": "yes" if one.ended else "no, cut at the limit"}
+        return _Read(row, _pieces(product, row), output, product.model, lambda _: scores, details)
+    if target_ids is not None:
+        written, ended = check_ids(product, target_ids)
+        row, output = [*start, *ids, *written], text_of(product, written)
+        labels = [*row, *list(target_ids)[-1:]] if ended else row
+        first = len(row) - len(written)
+    else:
+        # A token may reach over the seam: then it belongs to the output.
+        both, output = product.tokenizer.encode(text + target), target
+        same = next((n for n, pair in enumerate(zip(ids, both, strict=False)) if pair[0] != pair[1]), len(ids))
+        row = labels = [*start, *both]
+        first = len(start) + min(same, len(both))
+    first = max(first, 1)  # nothing predicts the first token of all
+
+    def scores_of(hidden_ND: torch.Tensor) -> dict[str, float]:
+        return log_probability(product.model, hidden_ND[first - 1 : len(labels) - 1], labels[first:])
+
+    return _Read(row, _pieces(product, row), output, product.model, scores_of)
+
+
+def _pieces(product: Generator, row: Sequence[int]) -> tuple[str, ...]:
+    """Show the tokens of a text, its start as such."""
+    start = () if product.start_id is None else ("<s>",)
+    return (*start, *(product.tokenizer.decode([one]) for one in row[len(start) :]))
 
 
 def _encoded(product: Labeller | Tagger | Embedder | Filler, text: str, language: str) -> _Read:
@@ -115,19 +148,29 @@ def _encoded(product: Labeller | Tagger | Embedder | Filler, text: str, language
     if isinstance(product, Filler):
         tokens = product.tokenizer.encode(text)
         pieces = tuple(product.tokenizer.piece(token) for token in tokens)
-        output = product.fill([text], language=language)[0].text if product.tokenizer.mask in text else ""
-        return _Read(tokens, pieces, output, partial(product.read, language=language), {})
+        filled = product.fill([text], 1, language=language)[0] if product.tokenizer.mask in text else Filled("", [])
+        best = {f"mask {n}: {one.text.strip()}": one.probability for n, (one, *_) in enumerate(filled.masks, 1)}
+        return _Read(tokens, pieces, filled.text, partial(product.read, language=language), lambda _: best)
+    if isinstance(product, Tagger):
+        one = product.tokenizer.inner.encode(text.split(), is_pretokenized=True)
+        return _Read(one.ids, tuple(one.tokens), " ".join(product.tag([text])[0]), product.model, _tags(product, text))
     if isinstance(product, Embedder):
-        inner, output, run = product.tokenizer, "", product.model
-        one = inner.encode(text)
-    else:
-        inner, run = product.tokenizer.inner, product.model.encoder
-        if isinstance(product, Labeller):
-            output, one = product.classify([text], languages=language)[0].label, inner.encode(text)
-            run = _told(run, language)
-        else:
-            output, one = " ".join(product.tag([text])[0]), inner.encode(text.split(), is_pretokenized=True)
-    return _Read(one.ids, tuple(one.tokens), output, run, {})
+        one = product.tokenizer.encode(text)
+        return _Read(one.ids, tuple(one.tokens), "", product.model, lambda _: {})
+    one, label = product.tokenizer.inner.encode(text), product.classify([text], languages=language)[0]
+    run, scores = _told(product.model.encoder, language), likeliest(label.probabilities)
+    return _Read(one.ids, tuple(one.tokens), label.label, run, lambda _: scores)
+
+
+def _tags(product: Tagger, text: str) -> Callable[[torch.Tensor], dict[str, float]]:
+    """Average the probabilities of the words' tags."""
+    ((_, firsts),) = encode_words(product.tokenizer, [text.split()])
+
+    def scores(logits_NV: torch.Tensor) -> dict[str, float]:
+        best_M = logits_NV[torch.from_numpy(firsts[firsts >= 0]).to(logits_NV.device)].double().softmax(-1).amax(-1)
+        return {"mean probability of the tags": float(best_M.mean())} if len(best_M) else {}
+
+    return scores
 
 
 def _told(model: Bert, language: str) -> Callable[[torch.Tensor, Segments], Any]:

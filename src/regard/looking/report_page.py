@@ -1,14 +1,14 @@
 """The page of a run: scores beside baselines, curves, samples, pictures, all that repeats it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from regard.looking.heat import MAX_TOKENS, heat_map, scale_legend
-from regard.looking.look_page import groups_of
 from regard.looking.maps import Maps
 from regard.looking.overlay import ramp, shades, sharp, strongest, summaries
-from regard.looking.page import document, pairs, section
+from regard.looking.page import document, pairs, responsive, section
 from regard.looking.png import address, png_size
 from regard.looking.report import ByLength, Figure, Report, Sample, Score, Table, flatten
+from regard.looking.stacks import stacks_of
 from regard.looking.svg import Bar, Series, bar_chart, grouped_bars, line_chart
 from regard.looking.text import decimals_for, duration_text, escape
 
@@ -84,7 +84,7 @@ def _result(report: Report, metric: str) -> str:
         big += f'<p class="soft">{escape(_against(head, theirs, digits))}</p>'
     order = sorted(every, key=lambda score: score.value, reverse=head.better == "higher")
     bars = [Bar(score.system, score.value, ours=score in ours) for score in order]
-    chart = _responsive(lambda width: bar_chart(bars, label=metric, unit=head.unit, width=width))
+    chart = responsive(lambda width: bar_chart(bars, label=metric, unit=head.unit, width=width), _WIDE_PX, _NARROW_PX)
     signatures = dict.fromkeys(score.signature for score in every if score.signature)
     # A baseline's signature is the beginning of the model's: it has no beam and no seed, and says nothing more.
     whole = [s for s in signatures if not any(other != s and other.startswith(s) for other in signatures)]
@@ -115,7 +115,9 @@ def _by_length(one: ByLength) -> str:
 
 def _curves(report: Report, chart: str) -> str:
     series = [Series(curve.name, curve.steps, curve.values) for curve in report.curves if curve.chart == chart]
-    picture = _responsive(lambda width: line_chart(series, x_label="step", y_label=chart, width=width), wide=_HALF_PX)
+    picture = responsive(
+        lambda width: line_chart(series, x_label="step", y_label=chart, width=width), _HALF_PX, _NARROW_PX
+    )
     return f"<figure>{picture}<output>Point at the chart to read it.</output></figure>"
 
 
@@ -165,7 +167,7 @@ def _looked(maps: Maps) -> str:
         look = f'class="plain {sharp(one.png)}" style="aspect-ratio:{width}/{height}"'
         image = f'<img {look} src="{address(one.png)}" alt="{escape(one.name)}">'
         cards.append(f'<div class="card">{image}<p class="soft">as it is</p></div>')
-    for stack in groups_of(maps):
+    for stack in stacks_of(maps):
         if stack.picture is None or stack.maps[0].kind != "self":
             continue
         for title, laid_YX in summaries(stack.maps):
@@ -184,8 +186,3 @@ def _alignment(maps: Maps) -> str:
         return f"<figure>{caption}<p class='soft'>Over {MAX_TOKENS} tokens: too long to draw.</p></figure>"
     picture = heat_map(one.weights_HTS[0], one.query_tokens, one.key_tokens, label=maps.title)
     return f'<figure>{caption}<div class="scroll">{picture}</div><output>{escape(one.layer)}</output></figure>'
-
-
-def _responsive(draw: Callable[[int], str], wide: int = _WIDE_PX) -> str:
-    """Draw a chart twice: letters that shrink with a picture cannot be read on a telephone."""
-    return f'<div class="wide">{draw(wide)}</div><div class="narrow">{draw(_NARROW_PX)}</div>'

@@ -1,13 +1,13 @@
 """How much of each input reaches each output, through all layers; and what a row of weights says about a picture."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from regard.errors import UsageError
-from regard.looking.maps import AttentionMap
+from regard.looking.maps import AttentionMap, Side, free_names
 from regard.looking.places import Places
 from regard.looking.text import visible
 
@@ -36,34 +36,64 @@ def rollout(
     Source: Abnar and Zuidema (2020), "Quantifying Attention Flow in Transformers", section 3. The largest head and the
     discarded share are usual for vision transformers; neither is in the paper.
     """
-    if not maps:
-        raise UsageError("no layer", where="rollout", mend="give at least one self-attention map")
+    check_stack(maps, "rollout")
     if not 0 <= discard < 1:
         raise UsageError(f"discard is {discard}", where="rollout", mend="it is a share in [0, 1)")
     if heads not in ("mean", "max"):
         raise UsageError(f"heads is {heads!r}", where="rollout", mend="it is 'mean' or 'max'")
-    first = maps[0].queries
-    eye_TT = np.eye(len(maps[0].query_tokens))
-    through_TT = eye_TT
-    for one in maps:
-        if one.kind != "self" or one.queries != first:
-            raise UsageError(
-                "not self-attention over the tokens of the first layer",
-                where=visible(one.layer),
-                mend="roll out the layers of one stack",
-            )
-        if isinstance(one.queries, Places) and one.queries.num_windows > 1:
-            raise UsageError("attends in windows", where=visible(one.layer), mend="look at its layers one by one")
-        fused_TT = (one.mean().weights_HTS[0] if heads == "mean" else one.weights_HTS.max(0)).astype(np.float64)
-        smallest = np.argsort(fused_TT, axis=None, kind="stable")[: int(discard * fused_TT.size)]
-        np.put(fused_TT, smallest, 0.0)
-        step_TT = (fused_TT + eye_TT) / 2
-        through_TT = step_TT / step_TT.sum(1, keepdims=True) @ through_TT
+    through_TT = np.eye(len(maps[0].query_tokens))
+    for step_TT in residual_steps(maps, heads, discard):
+        through_TT = step_TT @ through_TT
     return through_TT
 
 
+def check_stack(maps: Sequence[AttentionMap], where: str) -> None:
+    """Refuse layers that attention cannot be followed through.
+
+    Args:
+        maps: Layers, the first one first.
+        where: What asks.
+
+    Raises:
+        UsageError: No map, a cross-attention, maps over different tokens or in several windows.
+    """
+    if not maps:
+        raise UsageError("no layer", where=where, mend="give at least one self-attention map")
+    for one in maps:
+        if one.kind != "self" or one.queries != maps[0].queries:
+            raise UsageError(
+                "not self-attention over the tokens of the first layer",
+                where=visible(one.layer),
+                mend="give the layers of one stack",
+            )
+        if isinstance(one.queries, Places) and one.queries.num_windows > 1:
+            raise UsageError("attends in windows", where=visible(one.layer), mend="look at its layers one by one")
+
+
+def residual_steps(
+    maps: Sequence[AttentionMap], heads: Literal["mean", "max"] = "mean", discard: float = 0.0
+) -> Iterator[npt.NDArray[np.float64]]:
+    """Give what each layer passes on: Â_l, the mean or largest head and the residual connection, half and half.
+
+    Args:
+        maps: Layers that `check_stack` lets through.
+        heads: How heads are joined.
+        discard: Share of the smallest weights that count as 0.
+
+    Yields:
+        T × T for each layer; rows sum to 1.
+    """
+    eye_TT = np.eye(len(maps[0].query_tokens))
+    for one in maps:
+        fused_TT = (one.mean().weights_HTS[0] if heads == "mean" else one.weights_HTS.max(0)).astype(np.float64)
+        smallest = np.argsort(fused_TT, axis=None, kind="stable")[: int(discard * fused_TT.size)] if discard else []
+        np.put(fused_TT, smallest, 0.0)
+        step_TT = (fused_TT + eye_TT) / 2
+        yield step_TT / step_TT.sum(1, keepdims=True)
+
+
 def over_picture(
-    weights_TS: npt.NDArray[np.floating], queries: tuple[str, ...] | Places, keys: Places, query: int | None = None
+    weights_TS: npt.NDArray[np.floating], queries: Side, keys: Places, query: int | None = None
 ) -> npt.NDArray[np.float64]:
     """Lay what a query attends to over the grid of a picture.
 
@@ -79,7 +109,7 @@ def over_picture(
     """
     rows_GW, before = keys.rows_GW, len(keys.before)
     laid = np.full(keys.grid[0] * keys.grid[1], np.nan)
-    free = len(queries.before) if isinstance(queries, Places) else len(queries)
+    free = len(free_names(queries))
     if query is None and free:
         query = 0
     if query is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,11 +15,14 @@ from torch import Tensor, nn
 
 from regard.attention import Rows, Site, record
 from regard.errors import UsageError
+from regard.looking.doing import likeliest
 from regard.looking.maps import AttentionMap, Maps
 from regard.looking.places import BESIDE, Picture, Places
 from regard.looking.png import png
+from regard.looking.spill import Sheet
 from regard.looking.text import visible
 from regard.models.interface import Features, ImageEncoder
+from regard.tasks.labeller import Label
 from regard.tasks.task import evaluating
 
 CLASS_TOKENS = ("class", "distillation")
@@ -75,9 +78,9 @@ def look(product: Any, path: str | Path, layers: str | Sequence[str] | None = No
     if "://" in str(path):
         raise UsageError("an image is a file, not a URL", where=str(path), mend="download it first")
     found = product.images([path])
-    output = product.classify(found)[0].label if "classify" in product.verbs else ""
-    maps = look_at(product, found.batch([0])[0], Path(path).name, output, layers)
-    return replace(maps, source=str(path))
+    label = product.classify(found)[0] if "classify" in product.verbs else Label("", {})
+    maps = look_at(product, found.batch([0])[0], Path(path).name, label.label, layers)
+    return replace(maps, source=str(path), scores=likeliest(label.probabilities))
 
 
 def look_at(
@@ -128,10 +131,10 @@ def look_at_image(
     if not any(isinstance(module, Site) for module in encoder.modules()):
         raise UsageError("this model has no attention to look at", where="look", mend="train one with attention")
     with torch.inference_mode(), evaluating(encoder), _given_images(encoder) as grids:
-        with record(encoder, layers) as rows:
+        seen = _Seen(encoder, (pixels_BCYX.shape[-2], pixels_BCYX.shape[-1]))
+        with record(encoder, layers, sink=seen):
             features = encoder(pixels_BCYX)
-        size = (pixels_BCYX.shape[-2], pixels_BCYX.shape[-1])
-        maps = tuple(_map(name, rows[name], encoder.places(name, size), features, grids) for name in rows)
+        maps = seen.maps(features, grids)
     return Maps(title, title, output, maps, pictures=(Picture(title, png(image_uint8_YXC)),))
 
 
@@ -155,32 +158,82 @@ def _given_images(encoder: nn.Module) -> Generator[Mapping[str, tuple[int, int]]
             hook.remove()
 
 
-def _map(
-    name: str,
-    rows: Sequence[Rows],
-    told: tuple[tuple[int, int], Sequence[Sequence[int]]] | None,
-    features: Features,
-    grids: Mapping[str, tuple[int, int]],
-) -> AttentionMap:
-    """Join the rows of a layer, and say where they stand."""
-    if told is not None:
-        grid, windows = told
-        if len(windows) != len(rows) or any(
-            len(places) != one.weights_HTS.shape[2] for places, one in zip(windows, rows, strict=True)
-        ):
-            raise UsageError(f"{len(rows)} windows, places for {len(windows)}", where=visible(name))
-        return _windowed(name, rows, grid, windows)
-    if len(rows) != 1:
-        raise UsageError(f"attends {len(rows)} times, and its places are not told", where=visible(name))
-    num_queries, num_keys = rows[0].weights_HTS.shape[1:]
-    keys = _side(name, num_keys, features, grids)
-    if keys is None:
-        raise UsageError(f"{num_keys} rows, and their places are not told", where=visible(name))
-    weights_HTS = rows[0].weights_HTS.float().cpu().numpy()
-    if rows[0].within:
-        return AttentionMap(name, "self", keys, keys, weights_HTS)
-    queries = _side(name, num_queries, features, grids) or tuple(f"query {i + 1}" for i in range(num_queries))
-    return AttentionMap(name, "cross", queries, keys, weights_HTS)
+class _Seen:
+    """A sink of :class:`regard.attention.record`: each layer's rows, window behind window where it attends in windows.
+
+    Args:
+        encoder: The encoder, which says where windows stand.
+        size: Height and width of the image in pixels.
+    """
+
+    def __init__(self, encoder: ImageEncoder, size: tuple[int, int]) -> None:
+        self._encoder, self._size = encoder, size
+        self._layers: dict[str, _Layer] = {}
+
+    def __call__(self, name: str, rows: Rows) -> None:
+        """Take a block."""
+        if name not in self._layers:
+            told = self._encoder.places(name, self._size)
+            heads, _, keys = rows.weights_HTS.shape
+            wide = rows.num_queries if told is None else max(map(len, told[1]))
+            shape = (heads, wide, keys) if told is None else (heads, len(told[1]) * wide, wide)
+            self._layers[name] = _Layer(Sheet(shape), rows.within, told, wide)
+        self._layers[name].take(rows)
+
+    def maps(self, features: Features, grids: Mapping[str, tuple[int, int]]) -> tuple[AttentionMap, ...]:
+        """Say where the rows of every layer stand."""
+        return tuple(one.map(name, features, grids) for name, one in self._layers.items())
+
+
+@dataclass
+class _Layer:
+    """The rows of a layer; of windows, each as wide as the widest.
+
+    Attributes:
+        sheet: Their weights.
+        within: Queries and keys are the same tokens.
+        told: The grid and its windows; None where the encoder tells of none.
+        wide: Queries of a window.
+        sizes: Queries and keys of each window, or call, that has come.
+    """
+
+    sheet: Sheet
+    within: bool
+    told: tuple[tuple[int, int], Sequence[Sequence[int]]] | None
+    wide: int
+    sizes: list[tuple[int, int]] = field(default_factory=list)
+
+    def take(self, rows: Rows) -> None:
+        if rows.queries[0] == 0:
+            self.sizes.append((rows.num_queries, rows.weights_HTS.shape[2]))
+        number = len(self.sizes) - 1
+        if self._is_foreseen(number):  # anything else is refused when all have come
+            self.sheet.put(number * self.wide + rows.queries[0], rows.weights_HTS)
+
+    def _is_foreseen(self, number: int) -> bool:
+        if self.told is None:
+            return number == 0
+        return number < len(self.told[1]) and self.sizes[number] == (len(self.told[1][number]),) * 2
+
+    def map(self, name: str, features: Features, grids: Mapping[str, tuple[int, int]]) -> AttentionMap:
+        if self.told is not None:
+            grid, windows = self.told
+            if len(windows) != len(self.sizes) or not all(map(self._is_foreseen, range(len(self.sizes)))):
+                raise UsageError(f"{len(self.sizes)} windows, places for {len(windows)}", where=visible(name))
+            # A window at the edge may have fewer rows than others, and gets rows that stand nowhere and weigh 0.
+            filled = tuple((*map(int, places), *[BESIDE] * (self.wide - len(places))) for places in windows)
+            side = Places(0, grid, windows=filled)
+            return AttentionMap(name, "self", side, side, self.sheet.array())
+        if len(self.sizes) != 1:
+            raise UsageError(f"attends {len(self.sizes)} times, and its places are not told", where=visible(name))
+        num_queries, num_keys = self.sizes[0]
+        keys = _side(name, num_keys, features, grids)
+        if keys is None:
+            raise UsageError(f"{num_keys} rows, and their places are not told", where=visible(name))
+        if self.within:
+            return AttentionMap(name, "self", keys, keys, self.sheet.array())
+        queries = _side(name, num_queries, features, grids) or tuple(f"query {i + 1}" for i in range(num_queries))
+        return AttentionMap(name, "cross", queries, keys, self.sheet.array())
 
 
 def _side(name: str, num_rows: int, features: Features, grids: Mapping[str, tuple[int, int]]) -> Places | None:
@@ -195,16 +248,3 @@ def _side(name: str, num_rows: int, features: Features, grids: Mapping[str, tupl
         if grid is not None and grid[0] * grid[1] == num_rows:
             return Places(0, grid)
     return None
-
-
-def _windowed(name: str, rows: Sequence[Rows], grid: tuple[int, int], windows: Sequence[Sequence[int]]) -> AttentionMap:
-    """Join windows; one at the edge may have fewer rows than others, and gets rows that stand nowhere and weigh 0."""
-    wide = max(map(len, windows))
-    weights_HTS = np.zeros((len(rows[0].heads), len(rows) * wide, wide), dtype=np.float32)
-    for g, one in enumerate(rows):
-        num_queries, num_keys = one.weights_HTS.shape[1:]
-        place = weights_HTS[:, g * wide : g * wide + num_queries, :num_keys]
-        place[...] = one.weights_HTS.float().cpu().numpy()
-    filled = tuple((*map(int, places), *[BESIDE] * (wide - len(places))) for places in windows)
-    side = Places(0, grid, windows=filled)
-    return AttentionMap(name, "self", side, side, weights_HTS)

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from regard.attention import Rows, Site, record
-from regard.errors import ContextError, UsageError
+from regard.attention import Site, record
+from regard.errors import UsageError
+from regard.looking.doing import check_ids, check_length, check_text, log_probability, text_of
 from regard.looking.maps import AttentionMap, Maps
+from regard.looking.spill import Sheets
 from regard.tasks.pairs import EncodedPairs
-from regard.tasks.task import Product
+from regard.tasks.task import Product, evaluating
 from regard.tasks.translator import Translator, hidden
 
 
@@ -21,7 +23,11 @@ def can_look(product: Product | Translator) -> bool:
 
 
 def look(
-    translator: Translator, text: str, target: str | None = None, layers: str | Sequence[str] | None = None
+    translator: Translator,
+    text: str,
+    target: str | None = None,
+    layers: str | Sequence[str] | None = None,
+    target_ids: Sequence[int] | None = None,
 ) -> Maps:
     """Show what a model looks at while it reads a text and writes the other side.
 
@@ -33,43 +39,46 @@ def look(
         text: Input.
         target: Output to look at; None decodes it.
         layers: Names or patterns of layers; None for all.
+        target_ids: Instead of ``target``, the output's tokens without its start. Where the last of them is no end, the
+            output counts as not ended.
 
     Returns:
         The maps.
 
     Raises:
-        UsageError: The text is empty, or the model has no attention.
-        ContextError: The text is longer than the model's context.
+        UsageError: The text is empty, the model has no attention, or a token is none of the model's.
+        ContextError: The text, or an output that is given, is longer than the model's context.
     """
-    if not text.strip():
-        raise UsageError("an empty text", where="look", mend="give some words")
+    check_text(text)
     if not can_look(translator):
         raise UsageError("this model has no attention to look at", where="look", mend="train one with attention")
     details: dict[str, str] = {}
-    if target is None:
+    if target_ids is not None:
+        tokens, ended = check_ids(translator, target_ids)
+        target, written_ids = text_of(translator, tokens), np.array(tokens, np.int32)
+    elif target is None:
         best = translator.hypotheses([text])[0][0]
-        target, target_ids, ended = best.text, np.array(best.token_ids, np.int32), best.ended
-        details = {
-            "log-probability": f"{best.logprob:.3f}",
-            "complete": "yes" if best.ended else "no, cut at the limit",
-        }
+        target, written_ids, ended = best.text, np.array(best.token_ids, np.int32), best.ended
+        details = {"complete": "yes" if ended else "no, cut at the limit"}
     else:
-        target_ids, ended = translator.tokenizer.target.encode_all([target])[0], True
+        written_ids, ended = translator.tokenizer.target.encode_all([target])[0], True
     # An empty output is possible: then its end token alone is shown.
-    encoded = EncodedPairs(translator.tokenizer.source.encode_all([text]), [target_ids], translator.tokenizer)
-    sides = {"input": int(encoded.source_lengths[0])}
+    encoded = EncodedPairs(translator.tokenizer.source.encode_all([text]), [written_ids], translator.tokenizer)
+    check_length("input", int(encoded.source_lengths[0]), translator.max_tokens)
     if not details:  # what the model wrote itself fits it, however long
-        sides["output"] = int(encoded.target_lengths[0])
-    for side, length in sides.items():
-        if length > translator.max_tokens:
-            what = f"the {side} has {length} tokens; the model's context is {translator.max_tokens}"
-            raise ContextError(what, where="look", mend="split the text")
+        check_length("output", int(encoded.target_lengths[0]), translator.max_tokens)
     batch = encoded.batch([0]).to(translator.device)
-    model = translator.model.eval()
-    with torch.inference_mode(), record(model, layers) as rows:
-        model.start(batch.source_M, batch.source_segments, 1)  # type: ignore[operator]
-        of_source = {name for name in rows if rows[name]}
-        hidden(model, batch)
+    model = translator.model
+    with torch.inference_mode(), evaluating(model):
+        sheets = Sheets(len(encoded.sources[0]))
+        with record(model, layers, sink=sheets):
+            model.start(batch.source_M, batch.source_segments, 1)
+            of_source = set(sheets.within)
+            sheets.num_queries = len(batch.target_N)  # a recurrent decoder may attend once a step
+            hidden_ND = hidden(model, batch)
+        # What would have come after the limit was never written, and does not count.
+        labels = batch.labels_N.tolist()[: len(written_ids) + ended]
+        scores = log_probability(model, hidden_ND[: len(labels)], labels)
     source = tuple(translator.tokenizer.source.pieces(encoded.sources[0].tolist()))
     read, written = (
         tuple(translator.tokenizer.target.pieces(t.tolist())) for t in (encoded.targets[0][:-1], encoded.targets[0][1:])
@@ -77,17 +86,7 @@ def look(
     if not ended:  # what would have come after the limit was never written
         written = (*written[:-1], "…")
     maps: list[AttentionMap] = []
-    for name in rows:
-        if name in of_source:
-            maps.append(_map(name, "self", source, source, rows[name][:1]))
-        elif rows[name]:
-            within = rows[name][0].within
-            queries, keys = (read, read) if within else (written, source)
-            maps.append(_map(name, "self" if within else "cross", queries, keys, rows[name]))
-    return Maps(title=text, source=text, output=target, maps=tuple(maps), details=details)
-
-
-def _map(name: str, kind: str, queries: tuple[str, ...], keys: tuple[str, ...], rows: Sequence[Rows]) -> AttentionMap:
-    """Join the rows of one layer; a recurrent decoder may attend once a step."""
-    weights_HTS = torch.cat([one.weights_HTS.float() for one in rows], 1)
-    return AttentionMap(name, kind, queries, keys, weights_HTS.cpu().numpy())  # type: ignore[arg-type]
+    for name, within in sheets.within.items():
+        queries, keys = (source, source) if name in of_source else (read, read) if within else (written, source)
+        maps.append(AttentionMap(name, "self" if within else "cross", queries, keys, sheets.weights(name)))
+    return Maps(title=text, source=text, output=target, maps=tuple(maps), details=details, scores=scores)

@@ -56,6 +56,7 @@ def line_chart(
     *,
     x_label: str,
     y_label: str,
+    log_x: bool = False,
     log_y: bool = False,
     width: int = 720,
     height: int = 300,
@@ -66,6 +67,7 @@ def line_chart(
         series: The curves.
         x_label: Name of the horizontal axis.
         y_label: Name of the vertical axis.
+        log_x: Logarithmic horizontal axis; positions of 0 and less leave gaps.
         log_y: Logarithmic vertical axis; values of 0 and less leave gaps.
         width: Width.
         height: Height.
@@ -79,7 +81,7 @@ def line_chart(
     for one in series:
         if len(one.xs) != len(one.ys):
             raise DataError(f"{len(one.xs)} positions, {len(one.ys)} values", where=f"curve {visible(one.name)!r}")
-    kept = [[(x, y) for x, y in zip(s.xs, s.ys, strict=True) if _is_drawn(x, y, log_y)] for s in series]
+    kept = [[(x, y) for x, y in zip(s.xs, s.ys, strict=True) if _is_drawn(x, y, log_x, log_y)] for s in series]
     points = [point for curve in kept for point in curve]
     label = f"{y_label} over {x_label}"
     if not points:
@@ -92,7 +94,7 @@ def line_chart(
     y_scale = Scale.around(min(y for _, y in points), max(y for _, y in points), bottom, top, log_y)
     left = max(text_width(short_number(tick), 12) for tick in y_scale.ticks()) + 12
     x_low, x_high = min(x for x, _ in points), max(x for x, _ in points)
-    x_scale = Scale(x_low, x_high if x_high > x_low else x_low + 1, left, width - right)
+    x_scale = Scale(x_low, x_high if x_high > x_low else x_low + 1, left, width - right, log_x)
 
     parts = [legend, f'<text class="soft" x="0" y="{legend_height + 12}">{_axis_name(y_label, width)}</text>']
     parts += _y_axis(y_scale, left, width - right)
@@ -105,7 +107,7 @@ def line_chart(
     )
     ends: list[tuple[float, int]] = []
     for i, one in enumerate(series):
-        runs = [[(x_scale(x), y_scale(y)) for x, y in run] for run in _runs(one, log_y)]
+        runs = [[(x_scale(x), y_scale(y)) for x, y in run] for run in _runs(one, log_x, log_y)]
         for run in runs:
             line = " ".join(f"{px(x)},{px(y)}" for x, y in run)
             parts.append(f'<polyline class="curve s{i % NUM_COLOURS}" stroke-dasharray="{_dash(i)}" points="{line}"/>')
@@ -124,14 +126,14 @@ def line_chart(
     return _frame(width, height, label, parts)
 
 
-def _is_drawn(x: float, y: float, log_y: bool) -> bool:
-    return math.isfinite(x) and math.isfinite(y) and (y > 0 or not log_y)
+def _is_drawn(x: float, y: float, log_x: bool, log_y: bool) -> bool:
+    return math.isfinite(x) and math.isfinite(y) and (x > 0 or not log_x) and (y > 0 or not log_y)
 
 
-def _runs(series: Series, log_y: bool) -> list[list[tuple[float, float]]]:
+def _runs(series: Series, log_x: bool, log_y: bool) -> list[list[tuple[float, float]]]:
     runs: list[list[tuple[float, float]]] = [[]]
     for x, y in _thin(list(zip(series.xs, series.ys, strict=True))):
-        if _is_drawn(x, y, log_y):
+        if _is_drawn(x, y, log_x, log_y):
             runs[-1].append((x, y))
         elif runs[-1]:
             runs.append([])

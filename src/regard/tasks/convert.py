@@ -7,7 +7,7 @@ outputs are chosen.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -93,22 +93,11 @@ def convert(path: str | Path, out: str | Path, to: str) -> Converted:
     form = next((one for one in FORMS if one == to), None)
     if form is None:
         raise UsageError(f"unknown form {to!r}", mend=f"choose from {', '.join(FORMS)}")
-    source, target = on_disk(path), Path(os.path.abspath(out))
-    with reading(target):
-        if os.path.lexists(target) and not (target.is_dir() and not target.is_symlink() and not any(target.iterdir())):
-            raise UsageError("something is there already", where=str(out), mend="give a new folder")
+    source, target = on_disk(path), new_folder(out)
     if source.is_file():
-        model, tokenizer, _, _, special = read_gguf(source)
-        with folder_aside(target) as new:
-            notes = _from_gguf(new, form, special, model, tokenizer)
-            return _described(new, target, "llama", model, notes)
-    with reading(source):
-        source = source / "model" if (source / "model" / "config.json").exists() else source
-        kind = plain.model_type(source)
+        return _gguf(source, target, form)
+    source, kind = _model_folder(source)
     layouts = known_layouts()
-    if kind is not None and kind not in (plain.MODEL_TYPE, *layouts):
-        known = ", ".join(sorted([plain.MODEL_TYPE, *layouts]))
-        raise FormatError(f"model_type is {kind[:40]!r}", where=str(source / "config.json"), mend=f"known: {known}")
     is_public = kind in layouts
     if kind is not None and form == (layouts[kind][1].form if is_public else "regard"):
         raise UsageError(f"the model is in the form {to!r} already", where=str(path), mend="give another form")
@@ -117,6 +106,79 @@ def convert(path: str | Path, out: str | Path, to: str) -> Converted:
     if plain.task(source) in (Generator.task, Filler.task):
         return _text(source, target, form)
     return _plain(source, target, form)
+
+
+def rewrite(path: str | Path, out: str | Path, change: Callable[[nn.Module], None]) -> Converted:
+    """Write a model with other weights: in the form that it has, but GGUF and public encoder–decoders in our own.
+
+    Args:
+        path: As for :func:`convert`.
+        out: Likewise.
+        change: Changes the model's weights; what it refuses is not written.
+
+    Returns:
+        What was written.
+
+    Raises:
+        UsageError: Something is at ``out``.
+        DataError: There is no model.
+        ResourceError: The disk is full, a permission or an optional package is missing.
+    """
+    source, target = on_disk(path), new_folder(out)
+    if source.is_file():
+        return _gguf(source, target, "regard", change)
+    source, kind = _model_folder(source)
+    is_pairs = translates(kind)
+    if not is_pairs and kind is not None and (kind != plain.MODEL_TYPE or plain.task(source) == "none"):
+        return _plain(source, target, "regard" if kind == plain.MODEL_TYPE else known_layouts()[kind][1].form, change)
+    product = load_public(source, keep_precision=True)[0] if is_pairs else folders.load(source)
+    change(product.model)
+    with folder_aside(target) as new:
+        folders.save(new, product)
+        return _described(new, target, _family(product.model), product.model, [])
+
+
+def new_folder(out: str | Path) -> Path:
+    """Find where a new folder is to be.
+
+    Args:
+        out: The path; nothing is there, or an empty folder.
+
+    Returns:
+        It from the root on.
+
+    Raises:
+        UsageError: Something is there.
+    """
+    target = Path(os.path.abspath(out))
+    with reading(target):
+        if os.path.lexists(target) and not (target.is_dir() and not target.is_symlink() and not any(target.iterdir())):
+            raise UsageError("something is there already", where=str(out), mend="give a new folder")
+    return target
+
+
+def _model_folder(source: Path) -> tuple[Path, str | None]:
+    """Find the folder with the model in a run's folder, and who wrote it."""
+    with reading(source):
+        source = source / "model" if (source / "model" / "config.json").exists() else source
+        kind = plain.model_type(source)
+    if kind is not None and kind not in (plain.MODEL_TYPE, *known_layouts()):
+        known = ", ".join(sorted([plain.MODEL_TYPE, *known_layouts()]))
+        raise FormatError(f"model_type is {kind[:40]!r}", where=str(source / "config.json"), mend=f"known: {known}")
+    return source, kind
+
+
+def _unchanged(model: nn.Module) -> None:
+    pass
+
+
+def _gguf(source: Path, target: Path, to: Form, change: Callable[[nn.Module], None] = _unchanged) -> Converted:
+    """Convert a GGUF file."""
+    model, tokenizer, _, _, special = read_gguf(source)
+    change(model)
+    with folder_aside(target) as new:
+        notes = _from_gguf(new, to, special, model, tokenizer)
+        return _described(new, target, "llama", model, notes)
 
 
 def _pairs(source: Path, target: Path, to: Form, *, is_public: bool) -> Converted:
@@ -208,7 +270,7 @@ def _with_end(tokenizer: Tokenizer) -> str:
     return inner.to_str(pretty=True)
 
 
-def _plain(source: Path, target: Path, to: Form) -> Converted:
+def _plain(source: Path, target: Path, to: Form, change: Callable[[nn.Module], None] = _unchanged) -> Converted:
     """Convert a model that no task of ours has trained."""
     notes: list[str] = []
     if plain.model_type(source) != plain.MODEL_TYPE:
@@ -222,6 +284,7 @@ def _plain(source: Path, target: Path, to: Form) -> Converted:
         more = read_config(source / plain.KEPT_CONFIG) if (source / plain.KEPT_CONFIG).is_file() else {}
     if to != "regard":
         layout_for(name, model.config, to)
+    change(model)
     with folder_aside(target) as new:
         if to == "regard":
             plain.save_plain(new, name, model)

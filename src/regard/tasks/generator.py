@@ -28,12 +28,14 @@ class Generation:
         logprob: Natural-log probability of its tokens, and of the end where it came.
         tokens: How many.
         ended: By the model's own end or a stop text; False where the limit cut it.
+        token_ids: The tokens themselves, those of a stop text among them.
     """
 
     text: str
     logprob: float
     tokens: int
     ended: bool
+    token_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -344,7 +346,8 @@ class Generator:
         for number, (best, *_) in enumerate(found):
             text = self._text(best.tokens)
             cut = _stop(text, options.stop)
-            outputs.append(Generation(text if cut is None else text[:cut], best.logprob, len(best.tokens), best.ended))
+            text = text if cut is None else text[:cut]
+            outputs.append(Generation(text, best.logprob, len(best.tokens), best.ended, tuple(best.tokens)))
             if listen is not None and (piece := streams[number].rest(outputs[-1].text)):
                 listen(int(batch[number]), piece)
         return outputs
