@@ -1,5 +1,5 @@
 /** The numbers as regard's Maps.to_json writes them, of a run whose weights the page holds. */
-import type {Run, Side} from '../form';
+import type {Boxes, Run, Side} from '../form';
 import type {Source} from './source';
 
 /** The shortest decimals that give the same float32 back. */
@@ -13,8 +13,10 @@ export function shortest(weight: number): string {
 
 function sideJson(side: Side): unknown {
   if (side.kind === 'tokens') return side.tokens;
-  const {kind: _, ...rest} = side;
-  return rest;
+  const {kind, ...rest} = side;
+  if (kind === 'places') return rest;
+  const {names, ...others} = rest as Omit<Boxes, 'kind'>;
+  return {...others, labels: names};
 }
 
 export async function mapsJson(source: Source): Promise<string> {
@@ -29,7 +31,7 @@ export async function mapsJson(source: Source): Promise<string> {
   return `${JSON.stringify(told(run)).slice(0, -1)}, "maps": [${maps.join(', ')}]}`;
 }
 
-function told({title, source, output, details, pictures}: Run): unknown {
+function told({title, source, output, details, scores, pictures}: Run): unknown {
   const pngs = pictures.map(({name, src}) => ({name, png: src.slice(src.indexOf(',') + 1)}));
-  return {format: 'regard-maps-2', title, source, output, details, pictures: pngs};
+  return {format: 'regard-maps-2', title, source, output, details, scores, pictures: pngs};
 }
