@@ -18,7 +18,7 @@ export type How = 'rollout' | 'flow';
 export interface Through { stack: number; how: How; shape: [number, number]; weights?: Coded }
 /** Heads switched off, by the name of their layer. */
 export type Off = Record<string, number[]>;
-export interface Asked { model: number; text: string; target: string | null; language: string; off: Off }
+export interface Asked { model: number; text: string | null; target: string | null; language: string; off: Off }
 
 export interface Run {
   format: 'regard-look-1'; id: number | null; model: string; title: string; source: string; output: string;

@@ -1,4 +1,5 @@
 /** Weights that the server keeps: asked for in pieces, kept while there is room, given up when nobody waits any more. */
+import {refusal} from '../doing/api';
 import {type Address, layerOf, type Run} from '../form';
 import {Cache} from './cache';
 import {TILE, type Tile} from './numbers';
@@ -57,7 +58,7 @@ export class Fetched implements Weights {
   private async fetch(what: string, controller: AbortController): Promise<ArrayBuffer> {
     try {
       const answer = await fetch(`/api/runs/${this.run.id}/${what}`, {signal: controller.signal});
-      if (!answer.ok) throw new Error(await messageOf(answer));
+      if (!answer.ok) throw await refusal(answer);
       const bytes = await answer.arrayBuffer();
       this.cache.set(what, bytes, bytes.byteLength);
       return bytes;
@@ -67,16 +68,9 @@ export class Fetched implements Weights {
   }
 }
 
-/** What the server says is wrong. */
-export async function messageOf(answer: Response): Promise<string> {
-  try {
-    const {message} = await answer.json() as {message?: string};
-    if (message) return message;
-  } catch { /* no JSON: the status says what there is to say */ }
-  return `the server answered ${answer.status}`;
-}
-
 function floats(bytes: ArrayBuffer): Float32Array {
   const view = new DataView(bytes);
-  return Float32Array.from({length: bytes.byteLength / 4}, (_, i) => view.getFloat32(4 * i, true));
+  const found = new Float32Array(bytes.byteLength / 4);
+  for (let i = 0; i < found.length; i++) found[i] = view.getFloat32(4 * i, true);
+  return found;
 }

@@ -12,10 +12,10 @@ export async function unpack(coded: Coded): Promise<Float32Array> {
   const packed = Uint8Array.from(atob(coded.data), c => c.charCodeAt(0));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream('deflate'));
   const view = new DataView(await new Response(stream).arrayBuffer());
-  if (coded.coding === 'f4') {
-    return Float32Array.from({length: view.byteLength / 4}, (_, i) => view.getFloat32(4 * i, true));
-  }
-  return Float32Array.from({length: view.byteLength / 2}, (_, i) => (view.getUint16(2 * i, true) / 65535) ** 2);
+  const wide = coded.coding === 'f4' ? 4 : 2, found = new Float32Array(view.byteLength / wide);
+  if (wide === 4) for (let i = 0; i < found.length; i++) found[i] = view.getFloat32(4 * i, true);
+  else for (let i = 0; i < found.length; i++) found[i] = (view.getUint16(2 * i, true) / 65535) ** 2;
+  return found;
 }
 
 /** Averages heads; for each query over those that attend to anything. */
@@ -41,7 +41,9 @@ export function meanOfHeads(weights: Float32Array, [heads, T, S]: [number, numbe
 
 /** A map's shades, and each time half of it: a cell is the largest of four. Larger weights have larger shades, so pooling may come after. */
 export function pyramid(weights: Float32Array, T: number, S: number): Tile[] {
-  const levels: Tile[] = [{height: T, width: S, shades: Uint8Array.from(weights, w => Math.round(255 * shade(w)))}];
+  const shades = new Uint8Array(T * S);
+  for (let i = 0; i < shades.length; i++) shades[i] = Math.round(255 * shade(weights[i]!));
+  const levels: Tile[] = [{height: T, width: S, shades}];
   for (let last = levels[0]!; Math.max(last.height, last.width) > 1; last = levels.at(-1)!) levels.push(halve(last));
   return levels;
 }
