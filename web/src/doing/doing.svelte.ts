@@ -166,15 +166,18 @@ async function showSteps(signal: AbortSignal): Promise<void> {
   if (side.kind === 'tokens') [looking.at, looking.ask] = [null, {row: layer.shape[1] - 1}];
 }
 
-/** Takes the best each time, until it ends. */
+/** Takes the best each time, until it ends or the model's context does. */
 export function goOn(): void {
   void work('Writing', async signal => {
-    for (let i = 0; i < MOST_STEPS && doing.next && !doing.next.ended && doing.next.candidates[0]; i++) {
-      const soFar = [...doing.soFar, doing.next.candidates[0].token];
-      doing.next = await api.next(doing.input!.model, doing.input!.text!, soFar, doing.off, signal);
-      doing.soFar = soFar;
+    try {
+      for (let i = 0; i < MOST_STEPS && doing.next?.candidates[0]; i++) {
+        const soFar = [...doing.soFar, doing.next.candidates[0].token];
+        doing.next = await api.next(doing.input!.model, doing.input!.text!, soFar, doing.off, signal);
+        doing.soFar = soFar;
+      }
+    } finally {
+      if (!signal.aborted) await showSteps(signal);
     }
-    await showSteps(signal);
   });
 }
 

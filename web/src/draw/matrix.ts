@@ -41,12 +41,19 @@ export function zoomed(place: Place, factor: number, atX: number, atY: number, [
   return {cell, x: atX - (atX - place.x) * grown, y: atY - (atY - place.y) * grown};
 }
 
-/** Makes room for labels: upright where they fit, else slanted, where cells are small at right angles. Widths are those of the longest. */
-export function frameOf(width: number, cell: number, queryWidth: number, keyWidth: number): Frame {
-  const turn = keyWidth <= cell - 4 ? 0 : cell >= 18 ? 45 : 90;
-  const left = Math.min(queryWidth + 12, width * 0.34), tall = turn === 0 ? 14 : turn === 45 ? keyWidth * 0.71 + 10 : keyWidth;
-  const right = turn === 45 ? Math.min(keyWidth * 0.71, 90) : 0;
+/** How wide the longest names are, and of the keys the third longest: letters stay upright though an end mark does not fit. */
+export interface Widths { query: number; key: number; third: number }
+
+/** Makes room for labels: upright where they fit, else slanted, where cells are small at right angles. */
+export function frameOf(width: number, cell: number, {query, key, third}: Widths): Frame {
+  const turn = third <= cell - 4 ? 0 : turned(cell), slanted = key > cell - 4 && turned(cell) === 45;
+  const tall = slanted ? key * 0.71 + 10 : key > cell - 4 ? key : 14;
+  const left = Math.min(query + 12, width * 0.34), right = slanted ? Math.min(key * 0.71, 90) : 0;
   return {width, height: 0, left: Math.ceil(left), top: Math.ceil(Math.min(tall, 132) + 10), right, turn};
+}
+
+function turned(cell: number): 45 | 90 {
+  return cell >= 18 ? 45 : 90;
 }
 
 /** The pyramid's level whose cells are a pixel or larger. */
@@ -154,13 +161,14 @@ function drawLabels(onto: CanvasRenderingContext2D, frame: Frame, {cell, x, y}: 
   onto.beginPath();
   onto.rect(frame.left - 2, 0, frame.width - frame.left + 2, frame.top);
   onto.clip();
-  onto.textAlign = frame.turn ? 'left' : 'center';
   for (const s of shown(S, x, frame.width - frame.left - frame.right, marks.column)) {
     face(s === marks.column);
+    const name = labels.keys(s), turn = frame.turn || onto.measureText(name).width <= cell - 3 ? frame.turn : turned(cell);
+    onto.textAlign = turn ? 'left' : 'center';
     onto.save();
-    onto.translate(frame.left + x + (s + 0.5) * cell, frame.top - (frame.turn ? 6 : 10));
-    onto.rotate(-frame.turn * Math.PI / 180);
-    onto.fillText(labels.keys(s), 0, 0);
+    onto.translate(frame.left + x + (s + 0.5) * cell, frame.top - (turn ? 6 : 10));
+    onto.rotate(-turn * Math.PI / 180);
+    onto.fillText(name, 0, 0);
     onto.restore();
   }
   onto.restore();
