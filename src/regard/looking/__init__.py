@@ -1,7 +1,7 @@
 """Maps to pictures: what a model looked at, and what a training reached.
 
 =============== =======================================================================
-maps            AttentionMap and Maps: the weights, with their tokens
+maps            AttentionMap and Maps: the weights, with their tokens (attention_map: of one layer)
 places          the same over a picture: a grid, windows, boxes
 rollout, flow   attention followed through the layers; a row of weights laid over a picture
 stacks          which layers belong together
@@ -20,10 +20,11 @@ doing           what a model may write next, and how probable it finds what it w
 =============== =======================================================================
 """
 
+from regard.looking.attention_map import AttentionMap
 from regard.looking.flow import attention_flow
 from regard.looking.lecture import lecture_page
 from regard.looking.look_page import look_page
-from regard.looking.maps import AttentionMap, Link, Maps
+from regard.looking.maps import Link, Maps
 from regard.looking.places import Boxes, Picture, Places
 from regard.looking.report import ByLength, Curve, Figure, Report, Sample, Score, Table
 from regard.looking.report_page import report_page
