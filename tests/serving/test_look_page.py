@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from browsing import Watched
 from looking_examples import a_png
+from payloads import PAYLOADS
 from PIL import Image
 from playwright.sync_api import Browser, Locator, Page, expect
 from serving_tools import Live
@@ -313,3 +314,28 @@ def test_what_is_refused_is_told_beside_its_field(served):
     served.run(TEXT)
     expect(served.page.get_by_role("heading", level=1)).to_have_text(TEXT)
     assert json.loads(served.live.ask("/api/models").body)
+
+
+@pytest.mark.slow
+def test_strangers_text_stays_text(served, vit, tmp_path):
+    """As an input, an output, a file's name, and what the server says of it."""
+    path = tmp_path / "picture.png"
+    path.write_bytes(a_png(24, 24))
+    data = path.read_bytes()
+    served.run(TEXT, "sold")
+    for number, payload in enumerate(PAYLOADS):
+        text = payload.replace("\0", "").strip()
+        if number % 10 == 9:
+            served.models().select_option("vit")
+            name = text.encode("utf-8", "replace").decode()
+            served.page.get_by_label("Picture").set_input_files({"name": name, "mimeType": "image/png", "buffer": data})
+            served.page.get_by_role("button", name="Run", exact=True).click()
+            served.settle()
+            continue
+        if any(0xD800 <= ord(c) < 0xE000 for c in text):
+            continue  # no keyboard types it; the page is given it in the test of files
+        served.run(text, text)
+        if number % 10 < 4:
+            tab(served.page, ("Heads", "Matrix", "Lines", "Details")[number % 10])
+    served.seen = [one for one in served.seen if "the server responded with a status of 4" not in one]
+    assert served.page.locator("main script, main iframe, main object, main base, main style").count() == 0
