@@ -164,14 +164,16 @@ def test_what_is_drawn_is_what_was_computed(page):
         expected[f"E{h}"], expected[f"E{h} / √K"] = [scores[h], scores[h]], [scaled[h]]
         expected[f"A{h}"] = [weights[h], weights[h], cross[h]]
     expected["masked"] = [masked[0], masked[1], masked[0], masked[1]]
-    expected["Q, head 0"], expected["K, head 0"], expected["V, head 0"] = [q[:, 0]], [k[:, 0]], [v[:, 0]]
+    for name, projected in (("Q", q), ("K", k), ("V", v)):
+        expected[f"{name}, head 0"], expected[f"{name}, head 1"] = [projected[:, 0]], [projected[:, 1]]
     for name, tensors in expected.items():
         decimals = 0 if name == "P" else 2
         told = [[number_text(number, decimals) for number in one.detach().flatten().tolist()] for one in tensors]
         assert drawn[name] == told, name
     biases = positions.alibi()
-    shown = [result for result in drawn["head 0"] if result]  # head 0 of ALiBi has shades alone, and its own table
-    assert shown == [[number_text(number) for number in results[:, 0].detach().flatten().tolist()]]
+    for h in (0, 1):  # ALiBi's heads of the same names have shades alone, and a table of their own
+        shown = [result for result in drawn[f"head {h}"] if result]
+        assert shown == [[number_text(number) for number in results[:, h].detach().flatten().tolist()]]
     assert number_text(float(biases[0, 0, 7]), 3) in page
 
 
