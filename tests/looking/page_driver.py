@@ -1,10 +1,17 @@
 """The page of maps as tests use it: what it says, what is chosen, and the pixels of its canvases."""
 
+import base64
+from io import BytesIO
+
 import numpy as np
+from PIL import Image
 from playwright.sync_api import Locator, Page
 
-_ALPHA = """canvas => [canvas.height, canvas.width,
-    ...canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.filter((_, i) => i % 4 === 3)]"""
+_PNG = """canvas => {
+  const copy = Object.assign(document.createElement('canvas'), {width: canvas.width, height: canvas.height});
+  copy.getContext('2d', {willReadFrequently: true}).drawImage(canvas, 0, 0);
+  return copy.toDataURL('image/png').split(',')[1];
+}"""
 
 
 def readout(page: Page, pane: int = 0) -> str:
@@ -28,16 +35,12 @@ def alphas(canvas: Locator) -> np.ndarray:
     canvas.scroll_into_view_if_needed()
     handle = canvas.element_handle()
     canvas.page.wait_for_function("canvas => canvas.width > 0", arg=handle)
-    height, width, *found = canvas.evaluate(_ALPHA)
-    return np.array(found).reshape(height, width)
+    return pixels(canvas)[..., 3]
 
 
 def pixels(canvas: Locator) -> np.ndarray:
     """Red, green, blue, alpha of every pixel."""
-    height, width, data = canvas.evaluate(
-        "c => [c.height, c.width, [...c.getContext('2d').getImageData(0, 0, c.width, c.height).data]]"
-    )
-    return np.array(data, dtype=np.uint8).reshape(height, width, 4)
+    return np.asarray(Image.open(BytesIO(base64.b64decode(canvas.evaluate(_PNG)))).convert("RGBA"))
 
 
 def settle(page: Page) -> None:
