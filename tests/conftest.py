@@ -8,13 +8,17 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import random
 import subprocess
 import sysconfig
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import numpy as np
 import pytest
 import torch
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"].split(",")[0]))
 
@@ -48,6 +52,14 @@ def pytest_report_collectionfinish(config: pytest.Config) -> str:
     if torch.cuda.is_available():
         return f"cuda: {torch.cuda.get_device_name()}"
     return f"cuda: none here, {config.stash.get(_LEFT_OUT, 0)} tests left out"
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator["Browser"]:
+    from browsing import started  # playwright is loaded where a page is opened
+
+    with started() as one:
+        yield one
 
 
 @pytest.fixture(autouse=True)

@@ -2,14 +2,28 @@
 
 import dataclasses
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from models.battery import (
+    SOURCE_LENGTHS,
+    TARGET_LENGTHS,
+    TEXT_LENGTHS,
+    Rows,
+    cases,
+    forward,
+    images,
+    model_of,
+    ragged,
+    row,
+    seen,
+    tokens,
+    vocabularies,
+)
+from torch import nn
 
 from regard.attention import Segments, Site, record
 from regard.errors import CheckpointError, ConfigError, UsageError
@@ -19,79 +33,15 @@ from regard.models.registry import check_bounds, families, family
 from regard.models.weights import fit, gather, read_tensors, write_tensors
 from regard.tasks.task import cross_entropy
 
-
-def cases(kind: Any) -> list[Any]:
-    """The tiny settings of every family whose model is of a kind."""
-    return [
-        pytest.param(name, config, id=f"{name}-{place}")
-        for name, one in families().items()
-        if issubclass(one.build, kind)
-        for place, config in enumerate(one.tiny)
-    ]
-
-
 every_model = pytest.mark.parametrize(("name", "config"), cases(EncoderDecoder | LanguageModel))
 every_image_encoder = pytest.mark.parametrize(("name", "config"), cases(ImageEncoder))
 every_kind = pytest.mark.parametrize(
     ("name", "config"), cases(EncoderDecoder | LanguageModel | ImageEncoder | ImageReconstructor)
 )
-Rows = list[list[int]]
-
-
-def model_of(name: str, config: Any, dtype: torch.dtype = torch.float64, seed: int = 0) -> nn.Module:
-    """A model with fresh weights, moved so far that its outputs are not flat; zeros that a start may have are gone."""
-    torch.manual_seed(seed)
-    model = family(name).build(config).to(dtype)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.2 * torch.randn_like(parameter)
-    return model.eval()
-
-
-def tokens(lengths: Sequence[int], vocab_size: int, seed: int) -> Rows:
-    draws = np.random.default_rng(seed)
-    return [draws.integers(0, vocab_size, length).tolist() for length in lengths]
-
-
-def row(sequences: Rows) -> Tensor:
-    return torch.tensor([token for sequence in sequences for token in sequence], dtype=torch.int64)
-
-
-def vocabularies(config: Any) -> tuple[int, int]:
-    """Tokens that may stand in a source, and in a target."""
-    if hasattr(config, "vocab_size"):
-        return config.vocab_size, config.vocab_size
-    return config.source_vocab_size, config.target_vocab_size
-
-
-def is_tied(config: Any) -> bool:
-    return config.tie if hasattr(config, "tie") else config.share != "none"
-
-
-def forward(model: nn.Module, sources: Rows, targets: Rows) -> tuple[Tensor, ...]:
-    """Logits of each target, all in one batch. A language model reads source and target as one text."""
-    lengths = [len(target) for target in targets]
-    if isinstance(model, LanguageModel):
-        texts = [source + target for source, target in zip(sources, targets, strict=True)]
-        logits = model.head(model(row(texts), Segments.ragged([len(text) for text in texts])))
-        return tuple(
-            part[len(source) :] for part, source in zip(logits.split([*map(len, texts)]), sources, strict=True)
-        )
-    hidden_ND = model(
-        row(sources), Segments.ragged([len(source) for source in sources]), row(targets), Segments.ragged(lengths)
-    )
-    return model.head(hidden_ND).split(lengths)
 
 
 # The loss per token that eight examples have to reach, from ln 23 or more, with Adam at 0.02.
 STEPS, BOUND = 80, 0.25
-SOURCE_LENGTHS, TARGET_LENGTHS = (5, 1, 11, 3, 7), (2, 13, 1, 3, 7)
-TEXT_LENGTHS = tuple(source + target for source, target in zip(SOURCE_LENGTHS, TARGET_LENGTHS, strict=True))
-
-
-def ragged(config: Any) -> tuple[Rows, Rows]:
-    source, target = vocabularies(config)
-    return tokens(SOURCE_LENGTHS, source, 1), tokens(TARGET_LENGTHS, target, 2)
 
 
 @every_kind
@@ -138,6 +88,10 @@ def test_same_seed_same_model_and_dropout_only_in_training(name: str, config: An
     model = model_of(name, config).train()
     assert not torch.equal(torch.cat(forward(model, sources, targets)), first)
     assert torch.equal(torch.cat(forward(model.eval(), sources, targets)), first)
+
+
+def is_tied(config: Any) -> bool:
+    return config.tie if hasattr(config, "tie") else config.share != "none"
 
 
 def tied(model: nn.Module) -> set[frozenset[str]]:
@@ -347,18 +301,6 @@ def test_an_unknown_family_is_refused() -> None:
 
 
 # --------------------------------------------------------------------------------------------------------------- images
-
-
-def images(config: Any, count: int, seed: int = 1, dtype: torch.dtype = torch.float64, more: int = 0) -> Tensor:
-    """Images of the size that the model is made for, or so many pixels higher and twice as many wider."""
-    height, width = config.image_size
-    draws = torch.Generator().manual_seed(seed)
-    return torch.randn(count, config.num_channels, height + more, width + 2 * more, generator=draws, dtype=dtype)
-
-
-def seen(model: ImageEncoder, pixels_BCYX: Tensor) -> Tensor:
-    """What comes out at the end: scores of classes, or vectors where there is no head."""
-    return model.pool(model(pixels_BCYX)) if model.head is None else model.classify(pixels_BCYX)
 
 
 @every_image_encoder

@@ -12,6 +12,7 @@ from public_encoder import write_encoder
 from public_translator import write_translator
 
 import regard
+from regard.attention import silence, switch_off
 from regard.data import Pair
 from regard.data.tokenizer import Kind
 from regard.data.tokenizer import Tokenizer as OwnTokenizer
@@ -23,6 +24,7 @@ from regard.models.llama import Llama, LlamaConfig
 from regard.models.public import read_folder, write_folder
 from regard.models.weights import read_tensors
 from regard.tasks import folder, plain
+from regard.tasks.convert import rewrite
 from regard.tasks.encoders import LabelTokenizerConfig, start
 from regard.tasks.filler import Filler, OwnMasks
 from regard.tasks.generator import Generator
@@ -205,6 +207,21 @@ def test_gguf_becomes_either(tmp_path: Path) -> None:
         generator = regard.load(tmp_path / form)
         assert generator.end_ids == (0,)
         assert generator.generate(["abcab"])[0].text == regard.load(path).generate(["abcab"])[0].text
+
+
+def test_other_weights_of_a_gguf_file_are_written_in_our_form(tmp_path: Path) -> None:
+    gguf = pytest.importorskip("gguf")
+    tokens = ["<end>", *"abcdefgh", "Ġ", "ab"]
+    write_gguf(gguf, tmp_path / "tiny.gguf", Llama(LlamaConfig(len(tokens), 16, 1, 2, 2, 24, 32)), tokens)
+    done = rewrite(tmp_path / "tiny.gguf", tmp_path / "own", lambda model: switch_off(model, {"*": [1]}))
+    assert done.notes == ("weights are in float32: those of the file were dequantized",)
+    before, after = regard.load(tmp_path / "tiny.gguf"), regard.load(tmp_path / "own")
+    (plain,) = before.score(["abcab"])
+    with silence(before.model, {"*": [1]}):
+        (wanted,) = before.score(["abcab"])
+    assert after.score(["abcab"])[0] == pytest.approx(wanted, rel=1e-6)
+    assert wanted != pytest.approx(plain, rel=1e-6)
+    assert after.end_ids == (0,)
 
 
 def write_gguf(gguf: Any, path: Path, model: Llama, tokens: list[str]) -> None:

@@ -28,7 +28,7 @@ from regard.attention.segments import Segments
 from regard.attention.sites import Site, check_heads, find_sites
 from regard.errors import UsageError
 
-BLOCK_BYTES = 32 << 20  # of the weights that are computed at once
+BLOCK_BYTES = 8 << 20  # of the weights that are computed at once; larger blocks leave the caches and are slower
 
 
 @dataclass(frozen=True)

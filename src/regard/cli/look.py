@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -133,7 +132,6 @@ def _serve(
     shown = f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{port}/" + (f"?token={token}" if token else "")
     app = look_app(runs, begin, names(host, port, also), token)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     serve(app, taken, lambda: print(f"page: {address}  (Ctrl-C ends it)", flush=True), address if browser else None)
 
 

@@ -10,7 +10,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_flow
 
 from regard.errors import UsageError
-from regard.looking.maps import AttentionMap
+from regard.looking.attention_map import AttentionMap
 from regard.looking.rollout import check_stack, residual_steps
 
 MAX_PIPES = 200_000  # weights of all layers; beyond, a row takes minutes

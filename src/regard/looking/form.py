@@ -19,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.errors import UsageError
+from regard.looking.attention_map import AttentionMap, Side, Weights
 from regard.looking.flow import MAX_PIPES, attention_flow
-from regard.looking.maps import AttentionMap, Maps, Side, Weights
+from regard.looking.maps import Maps
 from regard.looking.places import Boxes, Places
 from regard.looking.png import address, png_size
 from regard.looking.rollout import over_picture, rollout

@@ -43,16 +43,26 @@ def save_masked(model: Any, heads_off: Mapping[str, Sequence[int]], out: str | P
 
     if isinstance(model, str | Path):
         return rewrite(model, out, mask).path
-    refusal = "this loaded model cannot be written by itself"
     if not isinstance(model, folder.Product):
-        raise UsageError(refusal, where="save_masked", mend="give the folder that it was loaded from")
+        raise _refusal()
     target, masked = new_folder(out), copy.deepcopy(model.model)
     mask(masked)
     with folder_aside(target) as new:
         folder.save(new, model, gather(masked))
         del masked
         try:  # what was loaded from a public folder may hold what only that folder says
-            folder.load(new)
+            again = folder.load(new)
         except DataError as error:
-            raise UsageError(refusal, where="save_masked", mend="give the folder that it was loaded from") from error
+            raise _refusal() from error
+        if _kinds(again) != _kinds(model):
+            raise _refusal()
     return target
+
+
+def _kinds(product: folder.Product) -> tuple[type, type]:
+    return type(product), type(getattr(product, "tokenizer", None))
+
+
+def _refusal() -> UsageError:
+    what, mend = "this loaded model cannot be written by itself", "give the folder that it was loaded from"
+    return UsageError(what, where="save_masked", mend=mend)

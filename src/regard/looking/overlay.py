@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.errors import UsageError
+from regard.looking.attention_map import AttentionMap, Side, free_names
 from regard.looking.heat import mask_image
-from regard.looking.maps import AttentionMap, Side, free_names
 from regard.looking.places import Picture, Places
 from regard.looking.png import address, png_size
 from regard.looking.rollout import over_picture, rollout

@@ -13,8 +13,9 @@ import torch
 from regard.attention import Segments, record
 from regard.errors import UsageError
 from regard.looking import seeing, seq2seq
+from regard.looking.attention_map import AttentionMap
 from regard.looking.doing import as_scores, check_ids, check_length, check_text, likeliest, log_probability, text_of
-from regard.looking.maps import AttentionMap, Maps
+from regard.looking.maps import Maps
 from regard.looking.spill import Sheets
 from regard.models.bert import Bert
 from regard.models.interface import ImageEncoder

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.errors import UsageError
-from regard.looking.maps import AttentionMap, Side, free_names
+from regard.looking.attention_map import AttentionMap, Side, free_names
 from regard.looking.places import Places
 from regard.looking.text import visible
 

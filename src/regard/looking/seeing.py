@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from regard.attention import Rows, Site, record
 from regard.errors import UsageError
+from regard.looking.attention_map import AttentionMap
 from regard.looking.doing import likeliest
-from regard.looking.maps import AttentionMap, Maps
+from regard.looking.maps import Maps
 from regard.looking.places import BESIDE, Picture, Places
 from regard.looking.png import png
 from regard.looking.spill import Sheet

@@ -9,8 +9,9 @@ import torch
 
 from regard.attention import Site, record
 from regard.errors import UsageError
+from regard.looking.attention_map import AttentionMap
 from regard.looking.doing import check_ids, check_length, check_text, log_probability, text_of
-from regard.looking.maps import AttentionMap, Maps
+from regard.looking.maps import Maps
 from regard.looking.spill import Sheets
 from regard.tasks.pairs import EncodedPairs
 from regard.tasks.task import Product, evaluating

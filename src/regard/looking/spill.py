@@ -6,6 +6,7 @@ The file has no name and is gone with the array. It lies where temporary files d
 from __future__ import annotations
 
 import tempfile
+import weakref
 from collections.abc import Iterator
 from math import prod
 from pathlib import Path
@@ -37,6 +38,8 @@ class Sheet:
         self.shape, self.count = shape, 0
         size_bytes = 4 * prod(shape)
         self._file = _file_of(size_bytes) if size_bytes > SPILL_BYTES else None
+        if self._file is not None:
+            weakref.finalize(self, self._file.close)  # where an error leaves it behind
         self._array = np.zeros(shape if self._file is None else (0, 0, 0), np.float32)
 
     def put(self, first: int, weights_HTS: Tensor) -> None:
@@ -62,7 +65,9 @@ class Sheet:
         with writing(Path(tempfile.gettempdir())):
             for head, block_TS in enumerate(block_HTS):
                 self._file.seek(4 * (head * self.shape[1] + first) * self.shape[2])
-                self._file.write(block_TS.data)
+                rest = block_TS.data.cast("B")
+                while rest:
+                    rest = rest[self._file.write(rest) :]
 
     def array(self) -> npt.NDArray[np.float32]:
         """Give the weights when all are there.
@@ -72,7 +77,6 @@ class Sheet:
         """
         if self._file is not None:
             with writing(Path(tempfile.gettempdir())), self._file:
-                self._file.flush()
                 # The mapping keeps the file, which is closed here.
                 self._array, self._file = np.asarray(np.memmap(self._file, np.float32, "r", shape=self.shape)), None
         self._array.setflags(write=False)
@@ -82,7 +86,7 @@ class Sheet:
 def _file_of(size_bytes: int) -> IO[bytes]:
     """Make a file of zeros that has no name."""
     with writing(Path(tempfile.gettempdir())):
-        file = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as its sheet
+        file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - it lives as long as its sheet
         file.truncate(size_bytes)
         return file
 

@@ -3,7 +3,8 @@
 import re
 from dataclasses import dataclass
 
-from regard.looking.maps import AttentionMap, Maps, Side
+from regard.looking.attention_map import AttentionMap, Side
+from regard.looking.maps import Maps
 from regard.looking.places import Boxes, Picture, Places
 
 

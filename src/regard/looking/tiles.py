@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.errors import UsageError
-from regard.looking.maps import Weights
+from regard.looking.attention_map import Weights
 
 TILE = 256  # cells on a side
 _POWER = 0.7  # as in heat.shade

@@ -8,11 +8,12 @@ import socket
 import threading
 import webbrowser
 from collections.abc import Callable
+from types import FrameType
 
 import uvicorn
 from starlette.types import ASGIApp
 
-from regard.errors import ResourceError, UsageError
+from regard.errors import Interrupted, ResourceError, UsageError
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -79,17 +80,20 @@ def new_token() -> str:
 
 
 def serve(app: ASGIApp, taken: socket.socket, told: Callable[[], None], open_at: str | None = None) -> None:
-    """Answer requests until Ctrl-C or SIGTERM.
+    """Answer requests until a signal says that it is enough.
 
     Args:
         app: What answers.
         taken: The socket.
         told: Called once, when requests are answered.
         open_at: Address that a browser is opened at; None opens none.
+
+    Raises:
+        Interrupted: Ctrl-C, or SIGTERM.
     """
     config = uvicorn.Config(
         app,
-        log_level="warning",
+        log_level="error",
         access_log=False,
         server_header=False,
         date_header=False,
@@ -104,6 +108,8 @@ def serve(app: ASGIApp, taken: socket.socket, told: Callable[[], None], open_at:
         server.run([taken])
     finally:
         taken.close()
+    if server.ended_by is not None:
+        raise Interrupted("the page was closed", signal_number=server.ended_by)
 
 
 class _Server(uvicorn.Server):
@@ -112,6 +118,12 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, told: Callable[[], None], open_at: str | None) -> None:
         super().__init__(config)
         self._told, self._open_at = told, open_at
+        self.ended_by: int | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Answer what is being answered, then end; a second signal does not wait."""
+        self.force_exit = self.ended_by is not None
+        self.ended_by, self.should_exit = sig, True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

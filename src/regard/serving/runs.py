@@ -17,10 +17,12 @@ import numpy.typing as npt
 
 from regard.attention import Site, silence
 from regard.errors import FormatError, ResourceError, UsageError
+from regard.looking.attention_map import Weights
 from regard.looking.doing import Step, next_tokens, text_of
 from regard.looking.flow import attention_flow
 from regard.looking.form import Address, base_rows, describe, read_address, rolls
-from regard.looking.maps import Maps, Weights
+from regard.looking.maps import Maps
+from regard.looking.masked import save_masked
 from regard.looking.reading import look
 from regard.looking.rollout import rollout
 from regard.looking.stacks import Stack, stacks_of
@@ -265,8 +267,6 @@ class Runs:
         """
         opened, out = self._model(body.model), self._saves_to / body.name
         with self._turn():
-            from regard.looking.masked import save_masked
-
             save_masked(opened.path, body.off, out)
         return str(out)
 

@@ -21,7 +21,7 @@ __all__ = ["lecture_page"]
 _TITLE = "Attention, drawn from the computation"
 _LEAD = (
     "Pictures for lectures. None is a sketch: the numbers in each were computed by the lines beside it, when this "
-    "page was made."
+    "page was made. Blue is above zero, orange below; the stronger a shade, the larger the number in its matrix."
 )
 
 
@@ -37,7 +37,12 @@ def lecture_page(*, cost: bool = True) -> str:
     with torch.random.fork_rng(devices=[]), torch.no_grad():  # the printed lines set a seed, as a reader would
         lectures = (
             ("positions", "Position encodings", "How a model knows where a word stands.", positions.pictures()),
-            ("order", "Attention does not see order", "Step by step, by permuting a sentence.", permuting.pictures()),
+            (
+                "order",
+                "Attention does not see order",
+                "Step by step, by permuting a sentence; the lines stand at the first step.",
+                permuting.pictures(),
+            ),
             ("masks", "Masks", "Which keys a query may attend to.", masking.pictures()),
             (
                 "scale",
@@ -45,8 +50,18 @@ def lecture_page(*, cost: bool = True) -> str:
                 "Softmax and its gradient, with 1/√K and without.",
                 scaling.pictures(),
             ),
-            ("steps", "A head step by step", "From words to the layer’s result, every matrix.", heads.pictures()),
-            ("recurrent", "Attention in a recurrent translator", "One step of the decoder.", recurrent.pictures()),
+            (
+                "steps",
+                "A head step by step",
+                "From words to the layer’s result, every matrix; the lines stand at the first step.",
+                heads.pictures(),
+            ),
+            (
+                "recurrent",
+                "Attention in a recurrent translator",
+                "One step of the decoder; the lines stand at its beginning.",
+                recurrent.pictures(),
+            ),
             ("cost", "Cost against length", "Three kinds of layers.", costs.pictures(measure=cost)),
         )
     links = "".join(f'<li><a href="#{anchor}">{title}</a></li>' for anchor, title, _, _ in lectures)

@@ -7,16 +7,16 @@ from inspect import signature
 import torch
 from torch import Tensor
 
-from regard.looking.lecture.layout import Picture, curves, scrolled
+from regard.looking.lecture.layout import Picture, curves, marked, scrolled
 from regard.looking.lecture.numbers.costs import costs
 from regard.looking.svg import Series
 
 _WIDE_PX = 500
 _COUNTS = (
-    ("self-attention", "O(n²·d)", "O(1)", "O(1)"),
-    ("recurrent", "O(n·d²)", "O(n)", "O(n)"),
-    ("convolution", "O(k·n·d²)", "O(1)", "O(log_k n)"),
-    ("self-attention, window of r", "O(r·n·d)", "O(1)", "O(n/r)"),
+    ("self-attention", "`O(n²·d)`", "`O(1)`", "`O(1)`"),
+    ("recurrent", "`O(n·d²)`", "`O(n)`", "`O(n)`"),
+    ("convolution", "`O(k·n·d²)`", "`O(1)`", "`O(log_{k} n)`"),
+    ("self-attention, window of `r`", "`O(r·n·d)`", "`O(1)`", "`O(n/r)`"),
 )
 
 
@@ -30,7 +30,7 @@ def pictures(*, measure: bool = True) -> list[Picture]:
         The counts of operations and, where they are measured, time and memory.
     """
     head = "<tr><th>layer</th><th>operations</th><th>in sequence</th><th>longest path</th></tr>"
-    rows = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in _COUNTS)
+    rows = "".join(f"<tr>{''.join(f'<td>{marked(cell)}</td>' for cell in row)}</tr>" for row in _COUNTS)
     table = scrolled(f'<table class="figures"><thead>{head}</thead><tbody>{rows}</tbody></table>')
     not_measured = "" if measure else " Time and memory were not measured for this page."
     counts = Picture(
@@ -89,8 +89,8 @@ def measured(
             "that climbs twice as steeply grows with n².",
             "“attention” computes the formula as it stands and holds all n² weights of each head; “attention, "
             "fused” is the same result from a kernel that goes through the keys in blocks and never holds them. Its "
-            "time still grows with n², its memory does not. The recurrence takes n steps in a row, each too small "
-            "to fill a machine.",
+            "time still grows with n², its memory with n alone. The recurrence takes n steps in a row, each too "
+            "small to fill a machine.",
             "Memory is the most bytes alive at once of what the layer’s operations gave; the fused kernel’s own "
             f"working space is not seen.{left_out}",
         ),

@@ -36,7 +36,7 @@ def _steps() -> list[Picture]:
                 signed(f"`W_{{{name}}}`", w),
                 "=",
                 signed(f"`{name}`, head 0", p[:, 0], rows=_WORDS),
-                signed("head 1", p[:, 1]),
+                signed(f"`{name}`, head 1", p[:, 1]),
             )
             for name, w, p in (("Q", w_q, q), ("K", w_k, k), ("V", w_v, v))
         ),

@@ -52,7 +52,8 @@ def laid_out(one: Picture) -> str:
     told = "".join(f"<p>{marked(text)}</p>" for text in one.told)
     lines = "".join(f"<div>{equation(line)}</div>" for line in one.equation)
     source = f'<p class="source">{escape(one.source)}</p>'
-    caption = f'<figcaption><h3>{marked(one.title)}</h3><div class="equation">{lines}</div>{told}{source}</figcaption>'
+    head = f'<h3>{marked(one.title)}</h3><div class="equation">{lines}</div>'
+    caption = f'<figcaption>{head}<div class="told">{told}{source}</div></figcaption>'
     code = "" if one.lines is None else folded("In Python", f'<pre class="lines">{_kept(listing(one.lines))}</pre>')
     kind = "lesson wide-lesson" if one.wide else "lesson"
     return f'<figure class="{kind}">{caption}<div class="drawn">{one.drawn}{code}</div></figure>'
@@ -87,12 +88,12 @@ def folded(name: str, body: str) -> str:
 def numbers(values_YX: Tensor, decimals: int = 2) -> str:
     """Fold the numbers of a picture away."""
     text = numbers_text(values_YX.tolist(), decimals)
-    return folded("Numbers", f'<div class="scroll" tabindex="0"><pre class="numbers">{text}</pre></div>')
+    return folded("Numbers", f'<div class="scroll"><pre class="numbers">{text}</pre></div>')
 
 
 def scrolled(drawn: str) -> str:
     """Let a drawing that is wider than the page scroll in a box of its own."""
-    return f'<div class="scroll" tabindex="0">{drawn}</div>'
+    return f'<div class="scroll">{drawn}</div>'
 
 
 def named(name: str, drawn: str, note: str = "") -> str:

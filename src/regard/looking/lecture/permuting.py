@@ -28,7 +28,7 @@ def pictures() -> list[Picture]:
     words = Picture(
         "1 · The same words in another order",
         (
-            "`X` has one row a word. `P` has a single 1 in each row and column: `PX` has the same rows in another "
+            "`X` has one row a word. `P` has a single 1 in each row and column: `P X` has the same rows in another "
             "order. “the dog bites a man” becomes “a man bites the dog”.",
         ),
         ("X ↦ P X",),

@@ -27,7 +27,7 @@ def _sinusoids() -> Picture:
         "Sines and cosines of many wavelengths",
         (
             "Each row is the vector that is added to the token at that position. Even dimensions hold sines, odd "
-            "ones cosines; from left to right a wave takes from 2π to almost 10000 · 2π positions.",
+            "ones cosines; from left to right a wave takes from `2π` to almost `10000 · 2π` positions.",
             "The left tells neighbours apart, the right tells the beginning from the end, like the digits of a "
             "clock: no two rows are alike, and none is larger than 1.",
         ),
@@ -75,7 +75,7 @@ def _shift() -> Picture:
         ),
         (
             "PE_{p+k} = M_{k} PE_{p}",
-            "block i of M_{k}:  (cos k ω_{i}, sin k ω_{i}; −sin k ω_{i}, cos k ω_{i})",
+            "block i: cos k ω_{i} on the diagonal, ± sin k ω_{i} beside it",
         ),
         "Vaswani et al. 2017, §3.5; here k = 3, D = 8",
         signed("`M_{3}`", shift_DD, decimals=2, largest=1),
