@@ -1,5 +1,7 @@
 """Strangers' text in every place of both pages: it stays text, in the file and in a browser."""
 
+import base64
+import hashlib
 import json
 import re
 import xml.etree.ElementTree as ET
@@ -7,6 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 from looking_examples import some_maps, some_pictures, some_report
+from page_driver import cursor, tab
 
 from regard.looking import look_page, report_page
 from regard.looking.heat import heat_map
@@ -156,24 +159,28 @@ def test_what_is_escaped_has_nothing_left_to_hide(payload):
 
 
 @pytest.mark.parametrize("payload", PAYLOADS)
-def test_data_in_the_page_cannot_end_its_element(payload):
-    page = look_page(some_maps(payload))
-    store = page.split('<script type="application/json" id="maps">')[1].split("</script>")[0]
+@pytest.mark.parametrize("draw", [some_maps, some_pictures], ids=["look", "picture"])
+def test_data_in_the_page_cannot_end_its_element(draw, payload):
+    store = look_page(draw(payload)).split('<script type="application/json" id="look">')[1].split("</script>")[0]
     assert not set(store) & set("<>&\u2028\u2029")
-    assert json.loads(store)["groups"][0]["queries"][0] == token_label(payload)
-    page = look_page(some_pictures(payload))
-    store = page.split('<script type="application/json" id="maps">')[1].split("</script>")[0]
-    assert not set(store) & set("<>&\u2028\u2029")
-    assert token_label(payload, 40) in [
-        one["q"]["tokens"][0] for one in json.loads(store)["weights"] if one["q"]["tokens"]
-    ]
+    run = json.loads(store)["runs"][0]
+    assert run["title"] == payload
+    assert payload in [token for side in run["sides"] for token in side.get("tokens", side.get("before"))]
 
 
 def test_every_page_carries_the_policy_before_anything_it_could_load():
-    for page in (look_page(some_maps()), report_page(some_report())):
-        head = page.index(f'<meta http-equiv="Content-Security-Policy" content="{CSP}">')
+    look, report = look_page(some_maps()), report_page(some_report())
+    for page in (look, report):
+        head = page.index('<meta http-equiv="Content-Security-Policy" content="')
         assert head < min(page.index("<script"), page.index("<style"), page.index("<link"))
     assert CSP == "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+    assert f'content="{CSP}"' in report
+    found = Structure(look)
+    policy = look.split('Content-Security-Policy" content="')[1].split('"')[0]
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    allowed = re.findall(r"(script|style)-src 'sha256-([^']*)'", policy)
+    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in found.scripts]
+    assert [(kind, hashes.index(value)) for kind, value in allowed] == [("script", 2), ("style", 0)]
 
 
 @pytest.mark.slow
@@ -185,16 +192,19 @@ def test_a_browser_does_nothing_that_a_text_asks_for(watched, tmp_path):
             thing.save(path)
             watched.open(path)
             watched.check_quiet(path)
+            page = watched.page
             if name == "picture":  # the chip of a token that is a stranger's too
-                watched.page.locator('.tile[aria-label^="self-attention, head 0, 0.look"]').click()
-                watched.page.locator(".map:not([hidden]) .chip.asks").click()
-                shown = watched.page.locator(".map:not([hidden]) .chip.asks bdi").text_content()
-                assert shown == token_label(payload, 40), payload
-                watched.check_quiet(path)
-            if name == "look":  # the script puts titles and tokens in place too
-                watched.page.locator(".tile").nth(1).click()
-                watched.page.locator(".shown .map:not([hidden]) .w").first.hover()
+                page.locator('.tile[aria-label^="Self-attention, head 0, 0.look"]').click()
+                page.locator(".chip.asks").click()
+                assert page.locator(".chip.asks bdi").text_content() == token_label(payload, 40), payload
+            if name == "look":  # titles, tokens and their weights are put in place by the script
+                page.locator(".tile").nth(1).click()
                 label, weight = token_label(payload), thing.weights(f"decoder.0.cross.{payload}", head=0)[0, 0]
-                told = watched.page.locator(".shown output").text_content()
-                assert told == f"{label} → {label}  {weight_text(weight)}", payload
-                watched.check_quiet(path)
+                assert cursor(page, 0, 0) == f"{label} → {label}  {weight_text(weight)}", payload
+                assert page.locator(".tokens .tok").first.text_content() == token_label(payload, 40), payload
+            if name != "report":
+                assert page.locator("h1").text_content() == visible(payload)
+                for view in ("Heads", "Lines", "Details"):
+                    tab(page, view)
+                assert visible(payload) in page.locator(".details .pairs dd").all_text_contents()
+            watched.check_quiet(path)

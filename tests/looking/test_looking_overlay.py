@@ -1,8 +1,9 @@
-"""Shades over a picture, their scale, thumbnails and stored weights, from hand-computed values; figures of reports."""
+"""Shades over a picture, their scale and stored weights, from hand-computed values; figures of reports."""
 
 import base64
 import re
 import xml.etree.ElementTree as ET
+import zlib
 from dataclasses import replace
 from io import BytesIO
 
@@ -12,10 +13,10 @@ from looking_examples import a_png, some_pictures, some_report, some_weights
 from PIL import Image
 
 from regard.errors import DataError, FormatError, UsageError
-from regard.looking import Figure, Maps, Picture, Places, Sample, look_page, report_page
-from regard.looking import overlay as drawing
-from regard.looking.overlay import ramp, shades, side_json, summaries, thumbnail, weights_json
+from regard.looking import Figure, Maps, Picture, Sample, form, look_page, report_page
+from regard.looking.overlay import ramp, shades, summaries
 from regard.looking.png import png
+from regard.looking.stacks import stacks_of
 
 
 def picture_of(address):
@@ -52,57 +53,43 @@ def test_the_scale_says_the_largest_weight():
     assert opacities == [0, 0.25, 0.5, 0.75, 1]
 
 
-def test_a_thumbnail_has_the_shades_of_the_class_token():
-    side = Places(0, (2, 3), ("class",))
-    weights = np.zeros((7, 7))
-    weights[0] = [0.1, 0.4, 0.2, 0.0, 0.1, 0.2, 0.0]
-    pixels = np.asarray(picture_of(thumbnail(weights, side, side)))
-    assert pixels.shape == (64, 96, 2)
-    expected = [[round(255 * w / 0.4) for w in row] for row in ([0.4, 0.2, 0.0], [0.1, 0.2, 0.0])]
-    assert pixels[16::32, 16::32, 1].tolist() == expected
-
-
 def test_weights_are_stored_to_the_four_decimals_that_are_read():
     weights = np.array([[[0.0, 1.0, 0.25, 0.0001, -0.0005, 1.0005]]])
-    steps = np.frombuffer(base64.b64decode(weights_json(weights)), "<u2")
-    assert steps.tolist() == [0, 65535, 32768, 655, 0, 65535]
+    assert stored(weights).tolist() == [0, 65535, 32768, 655, 0, 65535]
     many = some_weights(1, 40, 500)
-    stored = (np.frombuffer(base64.b64decode(weights_json(many)), "<u2").reshape(many.shape) / 65535) ** 2
-    assert abs(stored - many).max() <= 1 / 65535
+    read = (stored(many).reshape(many.shape) / 65535) ** 2
+    assert abs(read - many).max() <= 1 / 65535
     small = many[(many > 1e-6) & (many < 1e-4)]
     assert len(small) > 1000
-    np.testing.assert_allclose(stored[(many > 1e-6) & (many < 1e-4)], small, rtol=0.02)
+    np.testing.assert_allclose(read[(many > 1e-6) & (many < 1e-4)], small, rtol=0.02)
 
 
-def test_the_script_is_told_grid_windows_and_tokens():
-    assert side_json(("a", "b c")) == {"tokens": ["a", "b␣c"], "grid": None, "windows": [[]]}
-    assert side_json(Places(0, (1, 2), ("class",))) == {"tokens": ["class"], "grid": [1, 2], "windows": [[0, 1]]}
-    windows = Places(0, (1, 4), windows=((3, -1), (0, 1)))
-    assert side_json(windows) == {"tokens": [], "grid": [1, 4], "windows": [[3, -1], [0, 1]]}
+def stored(weights):
+    found = form.coded(weights, exact=False)
+    assert found["coding"] == "root-u2"
+    return np.frombuffer(zlib.decompress(base64.b64decode(found["data"])), "<u2")
 
 
 def test_a_page_too_large_for_a_browser_is_refused(monkeypatch):
     maps = some_pictures()
-    sizes = sum(one.weights_HTS.size for one in maps.maps if ".text." not in one.layer)
-    monkeypatch.setattr(drawing, "MAX_NUMBERS", sizes)
+    sizes = sum(one.weights_HTS.size for one in maps.maps)
+    monkeypatch.setattr(form, "MAX_WHOLE", sizes)
     look_page(maps)
-    monkeypatch.setattr(drawing, "MAX_NUMBERS", sizes - 1)
+    monkeypatch.setattr(form, "MAX_WHOLE", sizes - 1)
     with pytest.raises(UsageError, match=f"{sizes} weights; a page holds {sizes - 1}; look at fewer layers"):
         look_page(maps)
 
 
 def test_a_report_shows_rollout_and_last_layer_beside_the_picture():
     maps = some_pictures()
-    assert [title for title, _ in summaries(maps.maps[:2])] == [
-        "rollout through 2 layers",
-        "last layer, mean of 3 heads",
-    ]
-    assert [title for title, _ in summaries(maps.maps[2:3])] == ["last layer, mean of 2 heads"]
+    grid, windows = (stack for stack in stacks_of(maps) if stack.picture and stack.maps[0].kind == "self")
+    assert [title for title, _ in summaries(grid)] == ["rollout through 2 layers", "last layer, mean of 3 heads"]
+    assert [title for title, _ in summaries(windows)] == ["last layer, mean of 2 heads"]
     # By hand: A = mean over heads, R = (A_2 + I)(A_1 + I) / 4, the class token's row without itself.
     first, second = (one.weights_HTS.astype(np.float64).mean(0) for one in maps.maps[:2])
     through = (second + np.eye(7)) / 2 @ ((first + np.eye(7)) / 2)
-    np.testing.assert_allclose(summaries(maps.maps[:2])[0][1], through[0, 1:].reshape(2, 3), atol=1e-6)
-    np.testing.assert_allclose(summaries(maps.maps[:2])[1][1], second[0, 1:].reshape(2, 3), atol=1e-6)
+    np.testing.assert_allclose(summaries(grid)[0][1], through[0, 1:].reshape(2, 3), atol=1e-6)
+    np.testing.assert_allclose(summaries(grid)[1][1], second[0, 1:].reshape(2, 3), atol=1e-6)
     page = report_page(replace(some_report(), maps=[maps]))
     shown = page[page.index("Where it looked") :]
     assert re.findall(r'<p class="soft">([^<]*\d[^<]*)</p><svg', shown) == [
@@ -150,13 +137,13 @@ def test_what_is_no_picture_is_not_written(pixels):
 
 
 def test_stacks_with_pictures_have_titles_of_their_own():
-    page = look_page(some_pictures())
-    assert re.findall('<div class="group"><h2>(.*?)</h2>', page) == [
+    maps = some_pictures()
+    assert [stack.title for stack in stacks_of(maps)] == [
         "Cross-attention, tokens to the picture",
         "Cross-attention, the picture to tokens",
         "Self-attention over the picture",
         "Self-attention over the picture",
         "Self-attention of the output",
     ]
-    alone = Maps("t", "s", "", some_pictures().maps[:1], pictures=some_pictures().pictures)
-    assert "rollout" not in look_page(alone).split('<script type="application/json"')[0]
+    alone = Maps("t", "s", "", maps.maps[:1], pictures=maps.pictures)
+    assert [stack.rolls for stack in stacks_of(alone)] == [False]

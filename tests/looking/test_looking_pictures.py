@@ -1,17 +1,14 @@
 """Positions, sizes and numbers of pictures, from hand-computed values; well-formedness by a strict XML parser."""
 
-import base64
 import math
 import xml.etree.ElementTree as ET
-from io import BytesIO
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from regard.errors import DataError, UsageError
-from regard.looking.heat import MAX_TOKENS, heat_map, mask_image, scale_legend, shade
+from regard.looking.heat import MAX_TOKENS, heat_map, scale_legend, shade
 from regard.looking.scale import Scale, log_ticks, ticks
 from regard.looking.svg import MAX_POINTS, Bar, Series, bar_chart, grouped_bars, line_chart
 from regard.looking.text import decimals_for, text_width, token_label, weight_text
@@ -124,16 +121,6 @@ def test_heat_map_refuses_what_it_cannot_show():
 def test_letters_stay_upright_beside_an_end_mark():
     keys = by_class(heat_map([[0.5] * 4], ["x"], ["a", "b", "c", "</sentence>"], label="x"), "k")
     assert [bool(k.get("transform")) for k in keys] == [False, False, False, True]
-
-
-def test_thumbnail_has_the_shade_of_every_weight():
-    weights = np.array([[0.0, 0.5, 1.0], [0.25, 0.0, 0.75]], dtype=np.float32)
-    data = base64.b64decode(mask_image(weights).removeprefix("data:image/png;base64,"))
-    image = Image.open(BytesIO(data))
-    assert (image.size, image.mode) == ((96, 64), "LA")  # 32 pixels a weight, grey with alpha
-    pixels = np.asarray(image)
-    assert pixels[16::32, 16::32, 1].tolist() == [[round(255 * shade(w)) for w in row] for row in weights.tolist()]
-    assert not pixels[..., 0].any()
 
 
 def test_line_chart_places_points():

@@ -9,7 +9,7 @@ form, tiles     what the page of maps is given: a run, parts of a large map
 report          what a training report tells
 look_page       the page of maps; report_page: that of a run; page: what both have
 lecture         pictures for lectures, each with the lines that compute it
-heat, overlay   the matrix of an alignment, the thumbnail of a head; shades over a picture
+heat, overlay   the matrix of an alignment; shades over a picture
 svg             learning curves, bars
 matrix          matrices of signed numbers
 scale, text     positions and ticks; strangers' text made safe

@@ -1,4 +1,4 @@
-"""Attention as shades: the matrix of an alignment as SVG, the thumbnail of a head as PNG.
+"""Attention as shades: the matrix of an alignment as SVG.
 
 One scale serves every picture, so shades can be compared across heads, layers and pages.
 """
@@ -10,17 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.errors import DataError, UsageError
-from regard.looking.png import address, png
 from regard.looking.svg import px
 from regard.looking.text import escape, text_width, token_label, weight_text
 
 MAX_TOKENS = 128  # more than that on a side is neither legible nor light
-_THUMB_PX = 96
 _POWER = 0.7
 
 
 def shade(weight: float) -> float:
-    """Give the opacity of a cell, weight^0.7: 0.05 is seen, a diffuse row stays pale. The script has the same.
+    """Give the opacity of a cell, weight^0.7: 0.05 is seen, a diffuse row stays pale. The page of maps has the same.
 
     >>> [round(shade(w), 3) for w in (0.0, 0.05, 0.5, 1.0)]
     [0.0, 0.123, 0.616, 1.0]
@@ -108,35 +106,12 @@ def _cell_size(num_tokens: int) -> tuple[int, float]:
     return 14, 11
 
 
-def scale_legend(*, hidden: bool = False) -> str:
-    """Draw what the shades of a heat map mean.
-
-    Args:
-        hidden: Something without such shades is shown first.
-
-    Returns:
-        An svg element.
-    """
+def scale_legend() -> str:
+    """Draw what the shades of a heat map mean."""
     parts = []
     for i, weight in enumerate((0.0, 0.05, 0.25, 0.5, 1.0)):
         parts.append(f'<rect class="ground" x="{i * 44}" y="0" width="44" height="10"/>')
         parts.append(f'<rect class="w" x="{i * 44}" y="0" width="44" height="10" fill-opacity="{shade(weight):.3f}"/>')
         parts.append(f'<text class="tick" x="{i * 44 + 22}" y="24" text-anchor="middle">{weight:g}</text>')
-    head = 'class="chart scale" viewBox="0 0 220 28" width="220" height="28" role="img"' + (" hidden" if hidden else "")
+    head = 'class="chart scale" viewBox="0 0 220 28" width="220" height="28" role="img"'
     return f'<svg {head} aria-label="shades of weights from 0 to 1">{"".join(parts)}</svg>'
-
-
-def mask_image(weights_TS: npt.NDArray[np.floating], power: float = _POWER) -> str:
-    """Draw weights as a small picture whose opacity is their shade; the page gives it its colour.
-
-    Args:
-        weights_TS: Weights, 0 to 1.
-        power: What they are raised to; 1 for shades over a picture.
-
-    Returns:
-        A PNG (grey with alpha) as a data address.
-    """
-    alpha = np.rint(255 * np.clip(weights_TS, 0, 1) ** power).astype(np.uint8)
-    zoom = -(-_THUMB_PX // max(alpha.shape))
-    alpha = alpha.repeat(zoom, 0).repeat(zoom, 1)
-    return address(png(np.stack([np.zeros_like(alpha), alpha], -1)))

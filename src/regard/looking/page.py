@@ -52,23 +52,20 @@ def pairs(told: Iterable[tuple[str, str]]) -> str:
     return f'<dl class="pairs">{"".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in told)}</dl>'
 
 
-def document(title: str, kicker: str, body: str, store: str, *, kind: str) -> str:
+def document(title: str, kicker: str, body: str, *, kind: str) -> str:
     """Put a page together.
 
     Args:
         title: Its title; need not be escaped.
         kicker: What kind of page it is, for readers.
         body: Elements.
-        store: What its script reads, from `script_json`; empty for nothing.
         kind: What kind of page it is, for the style.
 
     Returns:
         A whole HTML document.
     """
     folder = resources.files("regard.looking")
-    names = ("theme.css", "page.css", "picture.js", "page.js")
-    theme, css, *scripts = (folder.joinpath(name).read_text("utf-8") for name in names)
-    data = f'<script type="application/json" id="maps">{store}</script>\n' if store else ""
+    theme, css, script = (folder.joinpath(name).read_text("utf-8") for name in ("theme.css", "page.css", "page.js"))
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -86,8 +83,8 @@ def document(title: str, kicker: str, body: str, store: str, *, kind: str) -> st
 <main>{body}
 </main>
 <footer>This page is one file and loads nothing.</footer>
-{data}<script>
-{"".join(scripts)}</script>
+<script>
+{script}</script>
 </body>
 </html>
 """

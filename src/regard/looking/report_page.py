@@ -68,7 +68,7 @@ def report_page(report: Report) -> str:
         parts.append(
             section("Notes", "", f'<ul class="notes">{"".join(f"<li>{escape(n)}</li>" for n in report.notes)}</ul>')
         )
-    return document(report.title, "Training report", "\n".join(parts), "", kind="report")
+    return document(report.title, "Training report", "\n".join(parts), kind="report")
 
 
 def _result(report: Report, metric: str) -> str:
@@ -170,7 +170,7 @@ def _looked(maps: Maps) -> str:
     for stack in stacks_of(maps):
         if stack.picture is None or stack.maps[0].kind != "self":
             continue
-        for title, laid_YX in summaries(stack.maps):
+        for title, laid_YX in summaries(stack):
             told = f'<p class="soft">{escape(title)}</p>{ramp(strongest(laid_YX))}'
             cards.append(f'<div class="card">{shades(stack.picture, laid_YX, title)}{told}</div>')
     answer = f'<p class="soft">→ <bdi>{escape(maps.output)}</bdi></p>' if maps.output else ""

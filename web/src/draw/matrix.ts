@@ -148,7 +148,7 @@ function drawLabels(onto: CanvasRenderingContext2D, frame: Frame, {cell, x, y}: 
   };
   onto.save();
   onto.beginPath();
-  onto.rect(0, frame.top - 2, frame.left, frame.height - frame.top + 2);
+  onto.rect(0, frame.top - 7, frame.left, frame.height - frame.top + 7);
   onto.clip();
   onto.textAlign = 'right';
   const queryMark = marks.row ?? marks.kept;
@@ -159,7 +159,7 @@ function drawLabels(onto: CanvasRenderingContext2D, frame: Frame, {cell, x, y}: 
   onto.restore();
   onto.save();
   onto.beginPath();
-  onto.rect(frame.left - 2, 0, frame.width - frame.left + 2, frame.top);
+  onto.rect(frame.left - 8, 0, frame.width - frame.left + 8, frame.top);
   onto.clip();
   for (const s of shown(S, x, frame.width - frame.left - frame.right, marks.column)) {
     face(s === marks.column);

@@ -70,4 +70,4 @@ def lecture_page(*, cost: bool = True) -> str:
     sections = (
         section(title, about, "".join(map(laid_out, pictures)), anchor) for anchor, title, about, pictures in lectures
     )
-    return document(_TITLE, "Lecture", "\n".join([head, *sections]), "", kind="lecture")
+    return document(_TITLE, "Lecture", "\n".join([head, *sections]), kind="lecture")
