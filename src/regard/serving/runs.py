@@ -90,7 +90,7 @@ class Opened:
 class _Run:
     maps: Maps
     model: str
-    asked: Mapping[str, Json]
+    asked: Mapping[str, Json] | None
     stacks: list[Stack]
     large: dict[Address, Weights] = field(default_factory=dict)  # what was computed of it: means, rollouts
     flows: dict[tuple[int, int], npt.NDArray[np.float32]] = field(default_factory=dict)
@@ -150,13 +150,13 @@ class Runs:
             maps, opened.name, {"model": model, "text": shown, "target": target, "language": language, "off": {}}
         )
 
-    def keep(self, maps: Maps, model: str, asked: Mapping[str, Json]) -> int:
+    def keep(self, maps: Maps, model: str, asked: Mapping[str, Json] | None) -> int:
         """Take a run in.
 
         Args:
             maps: What was looked at.
             model: The model's name.
-            asked: What was asked for.
+            asked: What was asked for; None where nobody can ask again.
 
         Returns:
             The run's number.
