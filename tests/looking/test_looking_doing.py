@@ -1,5 +1,6 @@
 """What may come next, and how probable it is: by the definitions, for tokens that are chosen one by one."""
 
+import copy
 import math
 from typing import Any
 
@@ -68,6 +69,15 @@ def test_candidates_are_the_likeliest_tokens_of_the_whole_vocabulary(name: str) 
     most = next_tokens(product, SOURCE, [], 50).candidates
     assert len(most) == min(50, len(logp_V))
     assert sum(one.probability for one in most) <= 1 + 1e-12
+    # An end as likely as the likeliest token is marked.
+    best, end = int(by_steps(product, [])[0].argmax()), ends(product)[0]
+    product.model.output = copy.deepcopy(product.model.output)  # a table of its own
+    with torch.no_grad():
+        for parameter in product.model.output.parameters():
+            parameter[end] = parameter[best]
+    first, second, *others = next_tokens(product, SOURCE, [], 7).candidates
+    assert {(first.token, first.is_end), (second.token, second.is_end)} == {(best, False), (end, True)}
+    assert not any(one.is_end for one in others)
 
 
 @every_writer

@@ -158,7 +158,7 @@ def stack_of(num_layers: int, num_tokens: int) -> Maps:
 def test_rollout_and_flow_of_a_large_run_are_computed_when_asked_for(marian, model, monkeypatch):
     monkeypatch.setattr(form, "MAX_SENT", 10)
     runs, maps = Runs([opened(marian, model)], Path()), stack_of(3, 7)
-    number = runs._keep(maps, runs.models[0], {})
+    number = runs.keep(maps, "", None)
     described = runs.get(number)
     assert [(one["rolls"], one["flows"]) for one in described["stacks"]] == [(True, True)]
     for query in (0, 6):
@@ -189,9 +189,9 @@ def test_thumbnails_over_a_picture_show_the_class_token(vit):
 def test_old_runs_are_let_go(marian, model, monkeypatch):
     monkeypatch.setattr("regard.serving.runs.KEPT_RUNS", 2)
     runs = Runs([opened(marian, model)], Path())
-    first, second = (runs._keep(stack_of(1, 3), runs.models[0], {}) for _ in range(2))
+    first, second = (runs.keep(stack_of(1, 3), "", None) for _ in range(2))
     runs.get(first)  # asked for again, so the second is the older one
-    third = runs._keep(stack_of(1, 3), runs.models[0], {})
+    third = runs.keep(stack_of(1, 3), "", None)
     assert {runs.get(number)["id"] for number in (first, third)} == {first, third}
     with pytest.raises(regard.errors.UsageError, match="no longer") as caught:
         runs.get(second)

@@ -140,9 +140,9 @@ def read_address(text: str) -> Address:
     Raises:
         UsageError: No address.
     """
-    if found := re.fullmatch(r"s(\d{1,6})\.(rollout|flow)", text):
+    if found := re.fullmatch(r"s([0-9]{1,6})\.(rollout|flow)", text):
         return Address(int(found[1]), found[2])
-    if found := re.fullmatch(r"(\d{1,6})\.(mean|\d{1,6})", text):
+    if found := re.fullmatch(r"([0-9]{1,6})\.(mean|[0-9]{1,6})", text):
         return Address(int(found[1]), found[2] if found[2] == "mean" else int(found[2]))
     raise UsageError(f"{visible(text[:40])!r} is no map's address", where="map", mend="write 3.2, 3.mean or s0.rollout")
 

@@ -90,7 +90,7 @@ class Opened:
 class _Run:
     maps: Maps
     model: str
-    asked: Mapping[str, Json]
+    asked: Mapping[str, Json] | None
     stacks: list[Stack]
     large: dict[Address, Weights] = field(default_factory=dict)  # what was computed of it: means, rollouts
     flows: dict[tuple[int, int], npt.NDArray[np.float32]] = field(default_factory=dict)
@@ -128,7 +128,7 @@ class Runs:
         with self._turn():
             maps = self._see(opened, body) if opened.sees else self._read(opened, body)
         asked = {"model": body.model, "text": body.text, "target": body.target, "language": body.language}
-        return self.get(self._keep(maps, opened, {**asked, "off": body.off}))
+        return self.get(self.keep(maps, opened.name, {**asked, "off": body.off}))
 
     def show(self, model: int, text: str, *, target: str | None, layers: Sequence[str] | None, language: str) -> int:
         """Look at an input that was named where the server was started: a text, or a path.
@@ -146,15 +146,25 @@ class Runs:
         opened = self._model(model)
         maps = look(opened.product, text, target, layers, language)
         shown = None if opened.sees else text
-        return self._keep(
-            maps, opened, {"model": model, "text": shown, "target": target, "language": language, "off": {}}
+        return self.keep(
+            maps, opened.name, {"model": model, "text": shown, "target": target, "language": language, "off": {}}
         )
 
-    def _keep(self, maps: Maps, opened: Opened, asked: Mapping[str, Json]) -> int:
+    def keep(self, maps: Maps, model: str, asked: Mapping[str, Json] | None) -> int:
+        """Take a run in.
+
+        Args:
+            maps: What was looked at.
+            model: The model's name.
+            asked: What was asked for; None where nobody can ask again.
+
+        Returns:
+            The run's number.
+        """
         with self._looking:
             number = self._next
             self._next += 1
-            self._runs[number] = _Run(maps, opened.name, asked, stacks_of(maps))
+            self._runs[number] = _Run(maps, model, asked, stacks_of(maps))
             self._forget()
         return number
 
