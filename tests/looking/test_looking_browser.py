@@ -157,6 +157,20 @@ def test_tabs_are_walked_with_the_arrow_keys(look):
     assert look.locator(".matrix").count() == 1
 
 
+@pytest.mark.parametrize("num_keys", [13, 15, 16, 17, 19])
+def test_every_column_is_in_sight(opened, num_keys):
+    """Slanted names need room at the right, which makes cells smaller, whose names then are not slanted."""
+    keys = (*"abcdefghijklmnopqrstuvw"[: num_keys - 1], "</s>")
+    weights = np.full((1, 3, num_keys), 1 / num_keys)
+    page = opened(Maps("t", "s", "", (AttentionMap("l", "cross", tuple("xyz"), keys, weights),)))
+    box, told = page.locator(".matrix").bounding_box(), []
+    y = box["y"] + page.locator(".matrix canvas").bounding_box()["height"] - 12
+    for x in range(20, int(box["width"]), 4):
+        page.mouse.move(box["x"] + x, y)
+        told.append(readout(page))
+    assert {text.split(" → ")[1].split("  ")[0] for text in told if "→" in text} == set(keys)
+
+
 def test_a_map_is_enlarged_moved_and_fitted(opened):
     tokens = tuple(f"t{i}" for i in range(211))
     weights = np.random.default_rng(3).random((1, 211, 211))

@@ -6,6 +6,7 @@ import type {Tiles} from './tiles';
 export const FONT = '-apple-system, "Segoe UI", Roboto, "Noto Sans", "Helvetica Neue", Arial, "Liberation Sans", sans-serif';
 const MOST_PX = 48;
 const SHORT_SIDE_PX = 160;
+const NARROW_PX = 10;
 const LABEL_PX = 14;
 
 /** Width of a cell, and the map's upper left corner from that of the plot. */
@@ -19,10 +20,10 @@ function comfortable(tokens: number): number {
   return 14;
 }
 
-/** The cell at which a map fits; of a long narrow one, the long side may reach out. */
+/** The cell at which a map fits; of a long narrow one, whose cells would be lost, the long side may reach out. */
 export function fitCell(T: number, S: number, width: number, height: number): number {
-  const whole = Math.min(width / S, height / T), short = Math.min(SHORT_SIDE_PX / Math.min(T, S), width / S > height / T ? width / S : height / T);
-  return Math.min(comfortable(Math.max(T, S)), Math.max(whole, short));
+  const whole = Math.min(width / S, height / T), narrow = Math.min(SHORT_SIDE_PX / Math.min(T, S), NARROW_PX, Math.max(width / S, height / T));
+  return Math.min(comfortable(Math.max(T, S)), Math.max(whole, narrow));
 }
 
 export function limitsOf(T: number, S: number, width: number, height: number): [least: number, most: number] {
