@@ -230,10 +230,13 @@ def test_look_writes_a_page_and_numbers(which: str, request: pytest.FixtureReque
     assert done.stdout.splitlines()[-1] == f"page: {tmp_path / 'page.html'}"
     page = (tmp_path / "page.html").read_text()
     assert "abcd" in page
-    # Nothing is loaded from anywhere; the name of the SVG namespace alone is no reference.
-    assert not re.search(r"https?://", page.replace("http://www.w3.org/2000/svg", ""))
-    page = page.replace('<link rel="icon" href="data:', "")
-    assert not re.search(r"<(?:link |iframe|img|object|embed)|@import|url\((?!data:)|<script[^>]*\bsrc=", page)
+    # Nothing is loaded from anywhere, and the policy lets nothing in.
+    outside = re.sub(r"<script>.*?</script>", "", page.replace('<link rel="icon" href="data:', ""), flags=re.DOTALL)
+    assert not re.search(r"<(?:link |iframe|img|object|embed)|@import|url\((?!data:)|\bsrc=", outside)
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
+    assert policy is not None
+    assert policy[1].startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe" not in policy[1]
     done = cli(["look", model, "abcd", "--target", "d c", "-o", "maps.json"])
     assert done.returncode == 0, done.stderr
     maps = json.loads((tmp_path / "maps.json").read_text())

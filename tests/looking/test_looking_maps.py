@@ -177,6 +177,6 @@ def test_what_cannot_be_written_leaves_everything_as_it_was(tmp_path):
 
 def test_a_notebook_gets_a_frame_of_its_own():
     shown = maps()._repr_html_()
-    assert shown.startswith('<iframe sandbox="allow-scripts" ')
+    assert shown.startswith('<iframe sandbox="allow-scripts allow-downloads" ')
     assert shown.count("<") == 2  # the frame and its end: the page itself is an attribute
     assert "&lt;!doctype html&gt;" in shown

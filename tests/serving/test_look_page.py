@@ -160,13 +160,13 @@ def test_a_head_switched_off_changes_output_and_scores_and_comes_back(served, mo
     served.page.get_by_role("switch", name=re.compile(r"^Cross-attention, head 1")).first.click()
     served.settle()
     scores = served.page.locator("dl.scores").first
-    expect(scores).to_contain_text(f"{masked:.4f}")
+    expect(scores).to_contain_text(f"{masked:.4f}".replace("-", "−"))
     change = masked - whole
     expect(scores).to_contain_text(f"{'+' if change >= 0 else '−'}{abs(change):.4f}")
     expect(served.page.get_by_label(re.compile("Cross-attention, head 1.*, off$"))).to_be_attached()
     served.page.get_by_role("button", name="All on").click()
     served.settle()
-    expect(scores).to_contain_text(f"{whole:.4f}")
+    expect(scores).to_contain_text(f"{whole:.4f}".replace("-", "−"))
 
 
 def test_the_masked_model_is_saved(served, model):

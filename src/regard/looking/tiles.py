@@ -57,7 +57,7 @@ class Pyramid:
         Raises:
             UsageError: There is no such tile.
         """
-        rows, columns = (-(-size // (1 << min(level, 40))) for size in self._weights_TS.shape)
+        rows, columns = (-(-size // (1 << min(max(level, 0), 40))) for size in self._weights_TS.shape)
         if not (level >= 0 and 0 <= y * TILE < rows and 0 <= x * TILE < columns):
             raise UsageError(f"no tile ({y}, {x}) on level {level}", where="tile", mend="count from 0")
         if level == 0:
