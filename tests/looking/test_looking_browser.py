@@ -203,7 +203,7 @@ def test_a_map_is_enlarged_moved_and_fitted(opened):
     page.mouse.up()
     assert read() == (before[0] + 1, before[1] + 2)
     page.keyboard.press("Shift+ArrowRight")
-    assert read()[1] == before[1] + 3
+    assert read()[1] - before[1] in (3, 4)  # 60 pixels
     page.mouse.move(1, 1)
     assert page.locator(".strongest").count() == 0  # what was dragged was not clicked
     page.get_by_role("button", name="Fit").click()
