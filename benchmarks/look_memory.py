@@ -1,9 +1,10 @@
 """Looking at every head of a GPT-2 of 124 million parameters over 1,024 tokens: peak memory; and what recording costs.
 
 Memory: in a fresh process, above what the loaded model holds, while the maps of all layers are made and every head is
-read once. Time: one layer of twelve recorded as it is for a page, beside the forward pass alone, in turn, so that a
-machine's moods meet both alike; what counts is the processor's time, the clock's is told beside it. The weights are
-random: neither memory nor time depends on them.
+read once; and then while the page's server gives each head's thumbnail, all its tiles and a row of it. Time: one layer
+of twelve recorded as it is for a page, beside the forward pass alone, in turn, so that a machine's moods meet both
+alike; what counts is the processor's time, the clock's is told beside it. The weights are random: neither memory nor
+time depends on them.
 
     python -m benchmarks.look_memory --rounds 9
 """
@@ -11,6 +12,7 @@ random: neither memory nor time depends on them.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -29,7 +31,9 @@ from regard.attention import Segments, record
 from regard.decoding import DecodeOptions
 from regard.looking.reading import look
 from regard.looking.spill import Sheets
+from regard.looking.tiles import TILE
 from regard.models.registry import families
+from regard.serving.runs import Runs
 from regard.tasks.generator import Generator
 from regard.tasks.public_text import PublicVocabulary
 
@@ -84,6 +88,15 @@ def memory(product: Generator, tokens: int) -> dict[str, float]:
     for layer in maps.layers:
         for head in range(len(maps.weights(layer))):
             total += float(maps.weights(layer, head).sum(dtype=np.float64))
+    # What the page asks for: each head's thumbnail, its tiles at full size, and a row.
+    runs = Runs([], Path())
+    number, tiles = runs.keep(maps, "", None), range(-(-tokens // TILE))
+    for i, one in enumerate(maps.maps):
+        for head in ("mean", *range(len(one.weights_HTS))):
+            runs.tile(number, f"{i}.{head}", (tokens // 96).bit_length(), 0, 0)
+            for y, x in itertools.product(tiles, tiles):
+                runs.tile(number, f"{i}.{head}", 0, y, x)
+            runs.row(number, f"{i}.{head}", tokens - 1)
     peaks.done.set()
     peaks.join()
     rows = sum(one.weights_HTS.shape[0] * one.weights_HTS.shape[1] for one in maps.maps)

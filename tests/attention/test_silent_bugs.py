@@ -302,7 +302,8 @@ def test_4_evaluation_drops_nothing(backend: str | None) -> None:
     segments = Segments.ragged([4, 0]), Segments.ragged([7, 0])
     first, second = (layer(x, segments[0], context, segments[1]) for _ in range(2))
     assert torch.equal(first, second)
-    assert all(torch.equal(row, first[0]) for row in first)
+    # Some processors' products round equal rows of a matrix in unequal ways; a dropped weight would move them far more.
+    torch.testing.assert_close(first, first[:1].expand(4, -1), rtol=0, atol=1e-6)
 
 
 @LAYER_BACKENDS

@@ -3,11 +3,27 @@
 import http.client
 import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import torch
 from cli_tools import COMMAND
+
+from regard.data.pixels import Pixels
+from regard.models.vit import Vit, VitConfig
+from regard.tasks import folder
+from regard.tasks.images.classifier import ImageClassifier
+from regard.tasks.labeller import Classes
+
+
+def write_vit(path: Path) -> None:
+    """Write a classifier of images of 12 × 12 pixels."""
+    torch.manual_seed(5)
+    config = VitConfig((12, 12), num_classes=3, patch_size=4, embed_dim=16, num_layers=2, num_heads=2, mlp_dim=24)
+    classes = Classes(("disc", "square", "<b>ring</b>"))
+    folder.save(path, ImageClassifier(Vit(config), Pixels((12, 12), (0.5,) * 3, (0.25,) * 3), classes))
 
 
 @dataclass
@@ -24,9 +40,11 @@ class Answer:
 class Live:
     """A running `regard look`, or another command that prints ``page: ADDRESS`` once it answers."""
 
-    def __init__(self, args: Sequence[str], command: Sequence[str] = (COMMAND, "look"), cwd: str | None = None) -> None:
-        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        self.process: subprocess.Popen[str] = subprocess.Popen([*command, *args], cwd=cwd, **streams)  # type: ignore[call-overload]
+    def __init__(
+        self, args: Sequence[str], command: Sequence[str] = (COMMAND, "look"), env: Mapping[str, str] | None = None
+    ) -> None:
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen([*command, *args], env=env, stdout=pipe, stderr=pipe, text=True)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line.startswith("page: "):
