@@ -56,15 +56,15 @@ def attention_flow(maps: Sequence[AttentionMap], queries: Sequence[int] | None =
 
 def _network(steps_TT: Sequence[npt.NDArray[np.float64]], num_tokens: int) -> csr_array:
     """Join the layers: node l · T + t is token t after layer l, layer 0 the input."""
-    froms: list[npt.NDArray[np.intp]] = []
-    tos: list[npt.NDArray[np.intp]] = []
+    starts: list[npt.NDArray[np.intp]] = []
+    ends: list[npt.NDArray[np.intp]] = []
     capacities: list[npt.NDArray[np.int32]] = []
     for layer, step_TT in enumerate(steps_TT, 1):
         capacity_TT = np.rint(step_TT * _UNITS).astype(np.int32)
         query_P, key_P = np.nonzero(capacity_TT)
-        froms.append(layer * num_tokens + query_P)
-        tos.append((layer - 1) * num_tokens + key_P)
+        starts.append(layer * num_tokens + query_P)
+        ends.append((layer - 1) * num_tokens + key_P)
         capacities.append(capacity_TT[query_P, key_P])
     size = (len(steps_TT) + 1) * num_tokens
-    joined = (np.concatenate(froms), np.concatenate(tos))
+    joined = (np.concatenate(starts), np.concatenate(ends))
     return csr_array((np.concatenate(capacities), joined), shape=(size, size))

@@ -22,7 +22,7 @@ def look_page(*maps: Maps) -> str:
     """Draw what a model looked at, as one file that loads nothing.
 
     Args:
-        maps: A run, or two to compare.
+        *maps: A run, or two to compare.
 
     Returns:
         A whole HTML document.

@@ -145,7 +145,7 @@ def field_error(message: str, *place: int | str) -> UsageError:
 
     Args:
         message: What is wrong.
-        place: The way to it: names and numbers.
+        *place: The way to it: names and numbers.
 
     Returns:
         The error; its ``where`` is the field.
