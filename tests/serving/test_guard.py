@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+from looking_examples import a_png
 from serving_tools import Live
 
 from regard.looking.look_page import SERVED_CSP
@@ -109,7 +110,9 @@ def test_a_preflight_is_not_answered(live):
         ({**RUN, "image": "AAAA"}, 422, "image"),
         ({"model": 1, "text": "a"}, 422, "image"),
         ({"model": 1, "image": "http://127.0.0.1/cat.png"}, 400, "image"),
-        ({"model": 1, "image": base64.b64encode(b"<svg xmlns='http://www.w3.org/2000/svg'/>").decode()}, 400, None),
+        ({"model": 1, "image": base64.b64encode(b"<svg xmlns='http://www.w3.org/2000/svg'/>").decode()}, 400, "image"),
+        ({"model": 1, "image": base64.b64encode(a_png(1, 1)).decode()}, 422, "image"),
+        ({"model": 1, "image": base64.b64encode(a_png(24, 24)[:60]).decode()}, 400, "image"),
         ({"model": 1, "image": "AAAA", "target": "x"}, 422, "target"),
         ({"model": 1, "image": "A" * (23 << 20)}, 413, "image"),
     ],

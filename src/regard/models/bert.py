@@ -224,9 +224,14 @@ class Bert(MaskFiller):
             given["positions_N"] = torch.where(types_N > 0, places_N - first_B[sequence_N] + 1, places_N)
         return given
 
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Languages that it is told."""
+        return self.config.languages
+
     def number_languages(self, names: str) -> tuple[int, int] | None:
         """Find the numbers of two texts' languages."""
-        languages = self.config.languages
+        languages = self.languages
         known = ", ".join(languages)
         if not names:
             if languages:

@@ -213,6 +213,11 @@ class MaskFiller(nn.Module, ABC):
         """Tokens of a text at most; None where the model sets no limit."""
         return None
 
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Languages that a text can be told to be in; empty for a model that is told none."""
+        return ()
+
     def number_languages(self, names: str) -> tuple[int, int] | None:
         """Find the numbers of two texts' languages; a model that is told none knows none.
 

@@ -7,6 +7,7 @@ import binascii
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.attention import Site, silence
-from regard.errors import FormatError, ResourceError, UsageError
+from regard.errors import DataError, FormatError, ResourceError, UsageError
 from regard.looking.attention_map import Weights
 from regard.looking.doing import Step, next_tokens, text_of
 from regard.looking.flow import attention_flow
@@ -28,7 +29,7 @@ from regard.looking.rollout import rollout
 from regard.looking.stacks import Stack, stacks_of
 from regard.looking.text import Json
 from regard.looking.tiles import Pyramid
-from regard.models.interface import ImageEncoder
+from regard.models.interface import ImageEncoder, MaskFiller
 from regard.serving.bodies import NextBody, RunBody, SaveBody, TooLargeError, field_error
 from regard.tasks.filler import Filler
 from regard.tasks.generator import Generator
@@ -67,6 +68,13 @@ class Opened:
         """Say whether it writes a text."""
         return isinstance(self.product, Translator | Generator)
 
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Languages that a text can be told to be in."""
+        model = self.product.model
+        reads = model.encoder if isinstance(self.product, Labeller) else model
+        return reads.languages if isinstance(reads, MaskFiller) else ()
+
     def describe(self, number: int) -> dict[str, Json]:
         """Write what the page needs to know."""
         product = self.product
@@ -78,7 +86,7 @@ class Opened:
             "takes": "image" if self.sees else "text",
             "writes": self.writes,
             "steps": self.writes,
-            "languages": list(getattr(product.model, "languages", ())),
+            "languages": list(self.languages),
             "mask": product.tokenizer.mask if isinstance(product, Filler) else None,
             "sites": [{"name": name, "heads": one.num_heads} for name, one in sites],
             "parameters": sum(one.numel() for one in product.model.parameters()),
@@ -289,7 +297,7 @@ class Runs:
                 raise field_error("this model writes nothing", "target")
             if body.target:
                 check_typed(body.target, "target")
-        if body.language and not isinstance(opened.product, Filler | Labeller):
+        if body.language and not opened.languages:
             raise field_error("this model is told no language", "language")
         with _off(opened, body.off):
             return look(opened.product, text, body.target, language=body.language, target_ids=body.target_ids)
@@ -309,7 +317,10 @@ class Runs:
         with TemporaryDirectory(prefix="regard-look-") as folder, _off(opened, body.off):
             path = Path(folder) / "picture"
             path.write_bytes(data)
-            maps = look(opened.product, path)
+            try:
+                maps = look(opened.product, path)
+            except DataError as error:  # the file's place is nobody's business
+                raise type(error)(error.what, where="image", mend=error.mend) from error
         pictures = tuple(replace(one, name=name) for one in maps.pictures)
         return replace(maps, title=name, source=name, pictures=pictures)
 
@@ -390,9 +401,7 @@ class _Turn:
         self._places.release()
 
 
-def _off(opened: Opened, heads: Mapping[str, Sequence[int]]) -> Any:
+def _off(opened: Opened, heads: Mapping[str, Sequence[int]]) -> AbstractContextManager[Any]:
     """Switch heads off for a while; none is no change."""
-    from contextlib import nullcontext
-
     chosen = {layer: list(found) for layer, found in heads.items() if found}
     return silence(opened.product.model, chosen) if chosen else nullcontext()
