@@ -64,7 +64,8 @@ def describe(
     if whole and total > MAX_WHOLE:
         what = f"{total:,} weights; a page holds {MAX_WHOLE:,}"
         raise UsageError(what, where="look", mend="look at fewer layers (--layers), or open it without -o")
-    holds = whole or total <= MAX_SENT
+    holds = whole or not is_large(maps)
+    main = main_address(maps)
     sides: list[Side] = []
     for side in (side for one in maps.maps for side in (one.queries, one.keys)):
         if side not in sides:
@@ -111,7 +112,7 @@ def describe(
             for stack in stacks
         ],
         "through": through,
-        "main": _main(maps),
+        "main": {"layer": main.index, "head": main.head},
     }
 
 
@@ -193,11 +194,23 @@ def _side(side: Side) -> dict[str, Json]:
     return {"kind": "tokens", "tokens": list(side)}
 
 
-def _main(maps: Maps) -> dict[str, Json]:
-    """Choose the map to show first: the last that aligns, else the last."""
+def main_address(maps: Maps) -> Address:
+    """Choose the map to show first: the last that aligns, else the last.
+
+    Args:
+        maps: The run.
+
+    Returns:
+        The mean of its heads; the first head where averaging would take long.
+    """
     cross = [i for i, one in enumerate(maps.maps) if one.kind == "cross"]
     layer = cross[-1] if cross else len(maps.maps) - 1
-    return {"layer": layer, "head": "mean" if maps.maps[layer].weights_HTS.size <= _MAIN_MEAN else 0}
+    return Address(layer, "mean" if maps.maps[layer].weights_HTS.size <= _MAIN_MEAN else 0)
+
+
+def is_large(maps: Maps) -> bool:
+    """Say whether the page fetches parts of a run instead of all its weights."""
+    return sum(one.weights_HTS.size for one in maps.maps) > MAX_SENT
 
 
 def base_rows(one: AttentionMap) -> npt.NDArray[np.float32]:

@@ -21,7 +21,7 @@ from regard.errors import DataError, FormatError, ResourceError, UsageError
 from regard.looking.attention_map import Weights
 from regard.looking.doing import Step, next_tokens, text_of
 from regard.looking.flow import attention_flow
-from regard.looking.form import Address, base_rows, describe, read_address, rolls
+from regard.looking.form import Address, base_rows, describe, is_large, main_address, read_address, rolls
 from regard.looking.maps import Maps
 from regard.looking.masked import save_masked
 from regard.looking.reading import look
@@ -174,6 +174,8 @@ class Runs:
             self._next += 1
             self._runs[number] = _Run(maps, model, asked, stacks_of(maps))
             self._forget()
+            if is_large(maps):  # what is looked at first is there when the page asks
+                self._pyramid(number, main_address(maps)).tile(1, 0, 0)
         return number
 
     def get(self, number: int) -> dict[str, Json]:
@@ -231,15 +233,8 @@ class Runs:
         Returns:
             A byte a cell.
         """
-        run, at = self._run(number), read_address(address)
         with self._looking:
-            if (number, at) not in self._pyramids:
-                self._pyramids[number, at] = Pyramid(self._weights(run, at))
-            self._pyramids.move_to_end((number, at))
-            shades = self._pyramids[number, at].tile(level, y, x).tobytes()
-            while len(self._pyramids) > 1 and sum(p.size_bytes for p in self._pyramids.values()) > KEPT_PYRAMID_BYTES:
-                self._pyramids.popitem(last=False)
-        return shades
+            return self._pyramid(number, read_address(address)).tile(level, y, x).tobytes()
 
     def base(self, number: int, layer: int) -> bytes:
         """Give what the thumbnails of a layer over a picture show; see :func:`regard.looking.form.base_rows`."""
@@ -361,13 +356,23 @@ class Runs:
             if at.head == "mean":
                 if at.index >= len(run.maps.maps):
                     raise field_error("there is no such layer", "map")
-                run.large[at] = run.maps.maps[at.index].mean().weights_HTS[0]
+                heads_HTS = run.maps.maps[at.index].weights_HTS
+                run.large[at] = (heads_HTS if len(heads_HTS) == 1 else run.maps.maps[at.index].mean().weights_HTS)[0]
             else:
                 stack = self._stack(run, at)
                 if at.head != "rollout" or not rolls(stack):
                     raise field_error("this stack has no such map as a whole", "map")
                 run.large[at] = rollout(stack.maps).astype(np.float32)
         return run.large[at]
+
+    def _pyramid(self, number: int, at: Address) -> Pyramid:
+        """Find the pyramid of a map, or begin one; those that were not asked for longest make room."""
+        if (number, at) not in self._pyramids:
+            self._pyramids[number, at] = Pyramid(self._weights(self._run(number), at))
+        self._pyramids.move_to_end((number, at))
+        while len(self._pyramids) > 1 and sum(p.size_bytes for p in self._pyramids.values()) > KEPT_PYRAMID_BYTES:
+            self._pyramids.popitem(last=False)
+        return self._pyramids[number, at]
 
     def _turn(self) -> _Turn:
         return _Turn(self._places, self._working)
