@@ -258,7 +258,7 @@ def test_two_runs_stand_side_by_side_and_are_read_together(opened):
     first, second = replace(some_maps("w"), scores={"fit": -1.5}), replace(some_maps("v"), scores={"fit": -3.25})
     page = opened(first, second)
     assert page.locator("h1").all_text_contents() == ["w", "v"]
-    assert page.locator(".scores").all_text_contents() == ["fit -1.5000+1.7500 from the run beside it", "fit -3.2500"]
+    assert page.locator(".scores").all_text_contents() == ["fit −1.5000+1.7500 from the run beside it", "fit −3.2500"]
     weights = first.alignment().weights_HTS[0]
     told = cursor(page, 4, 1)
     assert told == link(weights, 4, 1)
