@@ -40,3 +40,15 @@ def test_the_command_serves_an_input_and_refuses_what_it_cannot(marian, cli, tmp
         assert process.stdout.readline().startswith("page: http://127.0.0.1:")
         process.send_signal(2)
         assert process.wait(30) == 130
+
+
+@pytest.mark.slow
+def test_pictures_of_lectures_are_one_page_that_loads_nothing(cli, tmp_path):
+    done = cli(["look", "--lecture", "-o", "lecture.html"], seconds=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"page: {tmp_path / 'lecture.html'}\n"
+    page = (tmp_path / "lecture.html").read_text()
+    for title in ("Position encodings", "Masks", "A head step by step", "Cost against length"):
+        assert title in page
+    assert "default-src 'none'" in page
+    assert cli(["look", "--lecture", "-o", "lecture.json"]).returncode == 2

@@ -18,6 +18,7 @@ from serving_tools import Live
 import regard
 from regard.attention import silence
 from regard.looking import Maps
+from regard.looking.masked import save_masked
 from regard.looking.text import token_label, weight_text
 
 TEXT = "Nobody sang yesterday."
@@ -227,6 +228,24 @@ def test_two_inputs_are_compared_side_by_side(served, model):
     expect(served.page.locator("main")).to_contain_text(f"{abs(second - first):.4f}")
     served.page.get_by_role("button", name="Unpin").click()
     expect(headings).to_have_count(1)
+
+
+def test_two_models_are_compared_from_the_beginning(marian, browser, tmp_path):
+    other = tmp_path / "other"
+    save_masked(marian, {"decoder.0.cross_attn": [0, 1]}, other)
+    live = Live([str(marian), TEXT, "--against", str(other), "--target", "sold", "--no-browser"])
+    try:
+        served = Served(live, browser, 1440)
+        expect(served.page.get_by_role("heading", level=1)).to_have_count(2)
+        scores = [regard.look(path, TEXT, target="sold").scores["log-probability"] for path in (marian, other)]
+        assert scores[0] != pytest.approx(scores[1])
+        for name, score in zip(("marian", "other"), scores, strict=True):
+            expect(served.page.locator("main")).to_contain_text(name)
+            expect(served.page.locator("main")).to_contain_text(f"{score:.4f}".replace("-", "−"))
+        served.check_quiet()
+        served.context.close()
+    finally:
+        live.stop()
 
 
 def test_downloads_hold_what_is_shown(served, model):
