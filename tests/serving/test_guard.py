@@ -72,7 +72,8 @@ def test_the_page_itself_may_ask(live):
 
 def test_a_header_that_is_there_twice_is_refused(live):
     with socket.create_connection(("127.0.0.1", live.port), timeout=20) as raw:
-        raw.sendall(f"GET /api/models HTTP/1.1\r\nHost: {live.host}\r\nHost: evil.example\r\n\r\n".encode())
+        origins = f"Origin: http://evil.example\r\nOrigin: http://{live.host}\r\n"
+        raw.sendall(f"GET /api/models HTTP/1.1\r\nHost: {live.host}\r\n{origins}\r\n".encode())
         assert b" 400 " in raw.recv(65536).split(b"\r\n")[0]
 
 
