@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from looking_examples import some_weights
 from page_driver import alphas, choose, cursor, readout, settle
-from test_looking_hostile import PAYLOADS
+from payloads import PAYLOADS
 
 from regard.looking import AttentionMap, Maps
 from regard.looking.text import token_label, weight_text

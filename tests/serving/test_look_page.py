@@ -342,7 +342,8 @@ def test_strangers_text_stays_text(served, vit, tmp_path):
     path.write_bytes(a_png(24, 24))
     data = path.read_bytes()
     served.run(TEXT, "sold")
-    for number, payload in enumerate(PAYLOADS):
+    narrow = served.page.viewport_size["width"] < 800
+    for number, payload in enumerate(PAYLOADS[narrow::2]):  # every other one on a telephone, the rest on a desk
         text = payload.replace("\0", "").strip()
         if number % 10 == 9:
             served.models().select_option("vit")
