@@ -299,13 +299,17 @@ def test_every_verb_has_help_with_an_example(verb: str, cli: Cli) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", [(), ("train",), ("data", "list")])
 def test_help_waits_for_nothing(verb: tuple[str, ...]) -> None:
-    seconds = []
-    for _ in range(5):
+    def seconds(command: list[str]) -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([COMMAND, *verb, "--help"], stdout=subprocess.DEVNULL, check=True)
+        subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert min(seconds) < 0.3
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    # 0.3 s; on a slow or busy machine three times what the parser of the command line takes to be imported.
+    parser = [sys.executable, "-c", "import cyclopts"]
+    both = [(seconds([COMMAND, *verb, "--help"]), seconds(parser)) for _ in range(5)]
+    ours, least = (min(one) for one in zip(*both, strict=True))
+    assert ours < max(0.3, 3 * least)
     program = (
         "import sys; from regard.cli.main import app;"
         f"app({[*verb, '--help']!r}, exit_on_error=False);"
