@@ -305,11 +305,11 @@ def test_help_waits_for_nothing(verb: tuple[str, ...]) -> None:
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    # 0.3 s; on a slow or busy machine three times what the parser of the command line takes to be imported.
+    # 0.3 s; on a slow or busy machine four times what the parser of the command line takes to be imported.
     parser = [sys.executable, "-c", "import cyclopts"]
     both = [(seconds([COMMAND, *verb, "--help"]), seconds(parser)) for _ in range(5)]
     ours, least = (min(one) for one in zip(*both, strict=True))
-    assert ours < max(0.3, 3 * least)
+    assert ours < max(0.3, 4 * least)
     program = (
         "import sys; from regard.cli.main import app;"
         f"app({[*verb, '--help']!r}, exit_on_error=False);"
