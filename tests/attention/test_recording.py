@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from largest import Largest
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.attention import MultiHeadAttention, Rows, Segments, masks, record, recording
 from regard.errors import UsageError
@@ -75,19 +75,6 @@ def test_nothing_recorded_is_refused_with_a_sink_too() -> None:
         record(layer, queries=[99], sink=lambda name, rows: None),
     ):
         layer(torch.randn(7, 6), Segments.ragged([7]))
-
-
-class Largest(TorchDispatchMode):
-    """The most bytes that any tensor made inside holds."""
-
-    most = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        out = function(*args, **(kwargs or {}))
-        for x in out if isinstance(out, tuple | list) else (out,):
-            if isinstance(x, Tensor):
-                self.most = max(self.most, x.untyped_storage().nbytes())
-        return out
 
 
 def test_a_long_sequence_is_recorded_without_anything_large(monkeypatch: pytest.MonkeyPatch) -> None:

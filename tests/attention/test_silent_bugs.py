@@ -11,8 +11,8 @@ from collections.abc import Callable
 import pytest
 import torch
 from attention import oracle
+from largest import Largest
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.attention import KVCache, MultiHeadAttention, Segments, attend, groups, masks, positions, record, scores
 from regard.attention.backends import flex
@@ -492,19 +492,6 @@ def test_7_recorders_do_not_see_what_runs_after_them() -> None:
         model(x, Segments.ragged(SIZES))
     model(x, Segments.ragged(SIZES))
     assert (len(outer["first"]), len(inner["second"])) == (3, 3)
-
-
-class Largest(TorchDispatchMode):
-    """The most bytes that any tensor made inside holds."""
-
-    most = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        out = function(*args, **(kwargs or {}))
-        for x in out if isinstance(out, tuple | list) else (out,):
-            if isinstance(x, Tensor):
-                self.most = max(self.most, x.untyped_storage().nbytes())
-        return out
 
 
 def test_7_one_row_of_a_long_sequence_costs_one_row() -> None:

@@ -141,7 +141,7 @@ def test_emoji_without_the_renderer(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def npm_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, bytes]]:
     """A registry on this machine that has what a test puts into it, by package."""
     if shutil.which("npm") is None:
-        pytest.skip("no npm here")
+        pytest.fail("these tests need npm: install Node.js", pytrace=False)
     packed: dict[str, bytes] = {}
 
     class Handler(BaseHTTPRequestHandler):

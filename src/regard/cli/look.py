@@ -68,6 +68,8 @@ def look(
     if out is not None:
         if not inputs:
             raise UsageError("nothing to look at", where=str(out), mend="give a text or an image file")
+        if len(inputs) * len(models) > 1 and out.suffix != ".html":
+            raise UsageError("two runs in one .json", where=str(out), mend="write them one by one, or give .html")
         _write(out, models, inputs, target, layers, language, device)
     else:
         _serve(models, inputs, target, layers, language, device, (host, port, allow_host or [], browser, save_to))
@@ -95,8 +97,6 @@ def _write(
         from regard.files import write_aside
         from regard.looking.look_page import look_page
 
-        if out.suffix != ".html":
-            raise UsageError("two runs in one .json", where=str(out), mend="write them one by one, or give .html")
         write_aside(out, look_page(*found))
     for one in found:
         if one.output:
