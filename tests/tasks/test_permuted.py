@@ -154,7 +154,7 @@ def test_a_target_sees_neither_its_own_token_nor_later_ones(tmp_path: Path) -> N
     def logits(tokens_N: torch.Tensor) -> torch.Tensor:
         changed = PermutedBatch(tokens_N, batch.order_N, batch.targets_P, batch.segments, batch.before_M, batch.before)
         seen: list[torch.Tensor] = []
-        task.criterion = lambda logits_PV, *_: seen.append(logits_PV)  # type: ignore[assignment, func-returns-value]
+        task.criterion = lambda model, hidden_PD, *_: seen.append(model.head(hidden_PD))  # type: ignore[assignment, func-returns-value]
         with torch.no_grad():
             task.loss(model, changed)
         return seen[0]
@@ -224,7 +224,7 @@ def test_no_gradient_goes_back_into_what_is_remembered(tmp_path: Path) -> None:
     read = model.streams(
         batch.tokens_N, batch.segments, order_N=batch.order_N, targets_P=batch.targets_P, memory=memory
     )
-    task.criterion(model.head(read.targets_PD), batch.labels_P, 0.0).sum.backward()
+    task.criterion(model, read.targets_PD, batch.labels_P, 0.0).sum.backward()
     want = {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
     model.zero_grad()
     task.loss(model, batch).sum.backward()
@@ -245,7 +245,7 @@ def test_without_a_memory_nothing_stands_before(tmp_path: Path) -> None:
     batch = next(b for b, n in ((task.batch(n), n) for n in range(99)) if task.pieces.at(n)[:, 1].any())
     assert len(batch.before_M) == 0
     read = model.streams(batch.tokens_N, batch.segments, order_N=batch.order_N, targets_P=batch.targets_P)
-    want = task.criterion(model.head(read.targets_PD), batch.labels_P, 0.0)
+    want = task.criterion(model, read.targets_PD, batch.labels_P, 0.0)
     assert float(task.loss(model, batch).report) == float(want.report)
 
 

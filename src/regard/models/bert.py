@@ -258,24 +258,12 @@ class Bert(MaskFiller):
             return self(tokens_N, segments)[places_M]
         return self(tokens_N, segments, **self.told(segments, types_N, languages_B2))[places_M]
 
-    def head(self, hidden_ND: Tensor) -> Tensor:
-        """Predict what the head is for, at each token.
-
-        Args:
-            hidden_ND: From :meth:`forward`, all rows or those of interest.
-
-        Returns:
-            logits_NV of the tokens; or logits_N1 of the token being replaced.
-
-        Raises:
-            UsageError: The model has no head.
-        """
-        if self.output is None:
-            raise UsageError("a model without a head", where="Bert.head", mend="set head")
-        if self.transform is not None:
-            hidden_ND = self.activation(self.transform(hidden_ND))
-            hidden_ND = hidden_ND if self.transform_norm is None else self.transform_norm(hidden_ND)
-        return self.output(hidden_ND)
+    def before_output(self, hidden_ND: Tensor) -> Tensor:
+        """Transform each token's vector where the head does so; its last layer scores tokens, or whether one is new."""
+        if self.transform is None:
+            return hidden_ND
+        hidden_ND = self.activation(self.transform(hidden_ND))
+        return hidden_ND if self.transform_norm is None else self.transform_norm(hidden_ND)
 
     def pool(self, hidden_ND: Tensor, segments: Segments) -> Tensor:
         """Give one vector for each text: tanh of a layer over its first token's.

@@ -93,9 +93,6 @@ class CausalStack(LanguageModel):
             x_ND = block(x_ND, segments, mask=causal())
         return self.norm(x_ND)
 
-    def head(self, hidden_ND: Tensor) -> Tensor:
-        return self.output(hidden_ND)
-
     def start(self, prompt_N: Tensor, segments: Segments, beams: int) -> StackState:
         room = max(segments.lengths, default=0) + 16
         x_ND = self.embed(prompt_N, segments)

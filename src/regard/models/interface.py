@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from regard.attention import Segments
 from regard.errors import ConfigError, UsageError
+from regard.models.scoring import TokenScorer
 from regard.models.weights import fit, gather
 
 # Which tables of vectors are one: source, target and output; target and output; or none.
@@ -85,7 +86,7 @@ class TextState(DecoderState, Protocol):
         ...
 
 
-class TokenPredictor(nn.Module, ABC):
+class TokenPredictor(TokenScorer, ABC):
     """Base of what predicts a text's next token.
 
     Attributes:
@@ -93,17 +94,6 @@ class TokenPredictor(nn.Module, ABC):
     """
 
     config: Any
-
-    @abstractmethod
-    def head(self, hidden_ND: Tensor) -> Tensor:
-        """Score every token of the vocabulary.
-
-        Args:
-            hidden_ND: From ``forward``.
-
-        Returns:
-            logits_NV.
-        """
 
     @abstractmethod
     def step(self, tokens_R: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -198,7 +188,7 @@ class LanguageModel(TokenPredictor):
         """
 
 
-class MaskFiller(nn.Module, ABC):
+class MaskFiller(TokenScorer, ABC):
     """Base of the families that can tell what stands at a place from what stands on both sides of it.
 
     Attributes:
@@ -254,17 +244,6 @@ class MaskFiller(nn.Module, ABC):
 
         Returns:
             hidden_MD; :meth:`head` turns it into scores of tokens.
-        """
-
-    @abstractmethod
-    def head(self, hidden_ND: Tensor) -> Tensor:
-        """Score every token of the vocabulary.
-
-        Args:
-            hidden_ND: From :meth:`at`.
-
-        Returns:
-            logits_NV.
         """
 
 

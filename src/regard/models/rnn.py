@@ -209,9 +209,6 @@ class RNN(EncoderDecoder):
         """Combine the last token, the state and the context for the output (Bahdanau et al. 2015, appendix A.2.2)."""
         return self.dropout(torch.tanh(self.output_proj(torch.cat([s_ND, context_ND, y_ND], -1))))
 
-    def head(self, hidden_ND: Tensor) -> Tensor:
-        return self.output(hidden_ND)
-
     def start(self, source_M: Tensor, segments: Segments, beams: int) -> RNNState:
         h_MD, context_BD, state = self._encode(source_M, segments)
         state = tuple(part.repeat_interleave(beams, 1) for part in state)

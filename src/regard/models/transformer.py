@@ -203,9 +203,6 @@ class Transformer(EncoderDecoder):
             x_ND = block(x_ND, target_segments, memory_MD, source_segments, mask=causal())
         return self.decoder_norm(x_ND)
 
-    def head(self, hidden_ND: Tensor) -> Tensor:
-        return self.output(hidden_ND)
-
     def start(self, source_M: Tensor, segments: Segments, beams: int) -> TransformerState:
         memory_MD = self.encode(source_M, segments)
         made = [block.start(memory_MD, segments, len(segments) * beams) for block in self.blocks]

@@ -246,22 +246,6 @@ class XLNet(MaskFiller):
         order_N = torch.zeros_like(tokens_N).index_fill(0, places_M, 1)
         return cast(Tensor, self.streams(tokens_N, segments, types_N, order_N=order_N, targets_P=places_M).targets_PD)
 
-    def head(self, hidden_ND: Tensor) -> Tensor:
-        """Score every token of the vocabulary.
-
-        Args:
-            hidden_ND: Of either stream.
-
-        Returns:
-            logits_NV.
-
-        Raises:
-            UsageError: The model has no head.
-        """
-        if self.output is None:
-            raise UsageError("a model without a head", where="XLNet.head", mend="set head: tokens")
-        return self.output(hidden_ND)
-
     def _joined(self, memory: Memory, segments: Segments) -> Joined:
         """How the keys are made of what is remembered and of the content."""
         if len(memory.hidden) != len(self.blocks):

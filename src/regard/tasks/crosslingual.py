@@ -282,7 +282,7 @@ class CrosslingualTask(TextTask):
 
     def loss(self, model: Bert, batch: MaskedBatch) -> Loss:
         """Compute the cross-entropy at the chosen places, summed; the head runs on those rows alone."""
-        return self.criterion(model.head(batch.hidden(model)[batch.places_M]), batch.labels_M, 0.0)
+        return self.criterion(model, batch.hidden(model)[batch.places_M], batch.labels_M, 0.0)
 
     def product(self, model: Bert, device: torch.device) -> Filler:
         """Put the model and its tokenizer together."""

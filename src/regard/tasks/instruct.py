@@ -31,7 +31,8 @@ from regard.tasks.corpus import Corpus, PairData, read_corpus
 from regard.tasks.generator import Generator, Vocabulary
 from regard.tasks.language import TextTokenizerConfig
 from regard.tasks.public_text import load_generator
-from regard.tasks.task import Batch, Evaluated, Loss, Task, check_counts, cross_entropy, evaluating
+from regard.tasks.task import Batch, Evaluated, Loss, check_counts, evaluating
+from regard.tasks.vocabulary import VocabularyTask
 
 PLACE = "{source}"
 
@@ -89,7 +90,7 @@ class AnswerBatch(Batch):
     segments: Segments
 
 
-class InstructTask(Task):
+class InstructTask(VocabularyTask):
     """Training on prompts and answers; see :class:`regard.tasks.task.Task`.
 
     Args:
@@ -121,7 +122,6 @@ class InstructTask(Task):
         self.config, self.corpus, self.vocabulary, self._model = config, corpus, vocabulary, model
         self.data_notes = corpus.notes
         self.notes: list[str] = []
-        self.criterion: Callable[..., Loss] = cross_entropy
         self.train, self.kept = self._fitting(corpus.train, "training")
         self.dev, _ = self._fitting(corpus.dev, "development")
         self.order = Order([np.array([len(ids) - 1 for ids, _ in self.train])], config.batch_tokens, seed)
@@ -202,7 +202,7 @@ class InstructTask(Task):
     def loss(self, model: LanguageModel, batch: AnswerBatch) -> Loss:
         """Compute the cross-entropy of the answers, summed; prompts are read and cost nothing."""
         hidden_AD = model(batch.tokens_N, batch.segments)[batch.rows_A]
-        return self.criterion(model.head(hidden_AD), batch.labels_A, 0.0)
+        return self.criterion(model, hidden_AD, batch.labels_A, 0.0)
 
     def product(self, model: LanguageModel, device: torch.device) -> Generator:
         """Put the model and its tokenizer together."""

@@ -139,7 +139,7 @@ class LanguageTask(TextTask):
     def loss(self, model: LanguageModel, batch: TextBatch) -> Loss:
         """Compute the cross-entropy, summed."""
         hidden_ND = model(batch.tokens_N, batch.segments)
-        return self.criterion(model.head(hidden_ND), batch.labels_N, self.config.label_smoothing)
+        return self.criterion(model, hidden_ND, batch.labels_N, self.config.label_smoothing)
 
     def product(self, model: LanguageModel, device: torch.device) -> Generator:
         """Put the model and its tokenizer together."""

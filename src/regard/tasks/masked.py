@@ -33,7 +33,7 @@ from regard.models.bert import Bert
 from regard.tasks.filler import Filler, OwnMasks
 from regard.tasks.labeller import TextPairs
 from regard.tasks.masking import Masker, Masking, chance
-from regard.tasks.task import Batch, Evaluated, Loss, check_counts, evaluating
+from regard.tasks.task import Batch, Evaluated, Loss, check_counts, cross_entropy, evaluating
 from regard.tasks.texts import Pieces, TextData, TextTask, TextTokenizerConfig, prepare
 
 HELD_OUT_SEED = 0  # of what is hidden in held-out texts, whatever the run's seed: scores are of the same places
@@ -205,10 +205,10 @@ class MaskedTask(TextTask):
     def loss(self, model: Bert, batch: MaskedBatch) -> Loss:
         """Compute the cross-entropy at the chosen places, summed; the head runs on those rows alone."""
         hidden_ND = batch.hidden(model)
-        loss = self.criterion(model.head(hidden_ND[batch.places_M]), batch.labels_M, 0.0)
+        loss = self.criterion(model, hidden_ND[batch.places_M], batch.labels_M, 0.0)
         if batch.follows_B is None or model.next_sentence is None:
             return loss
-        told = self.criterion(model.next_sentence(model.pool(hidden_ND, batch.segments)), batch.follows_B, 0.0)
+        told = cross_entropy(model.next_sentence(model.pool(hidden_ND, batch.segments)), batch.follows_B, 0.0)
         return Loss(loss.sum + self.pair_weight * told.sum, loss.report + self.pair_weight * told.report)
 
     def product(self, model: Bert, device: torch.device) -> Filler:

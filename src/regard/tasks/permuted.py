@@ -235,7 +235,7 @@ class PermutedTask(TextTask):
 
     def loss(self, model: XLNet, batch: PermutedBatch) -> Loss:
         """Compute the cross-entropy at the targets, summed; the head runs on those rows alone."""
-        return self.criterion(model.head(_read(model, batch)), batch.labels_P, 0.0)
+        return self.criterion(model, _read(model, batch), batch.labels_P, 0.0)
 
     def product(self, model: XLNet, device: torch.device) -> Filler:
         """Put the model and its tokenizer together."""

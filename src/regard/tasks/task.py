@@ -116,8 +116,7 @@ class Task(Protocol):
     Tasks inherit from it: what few of them need has its default here.
 
     Attributes:
-        criterion: Compares scores with labels, as :func:`cross_entropy` does; training may replace it by its compiled
-            form.
+        criterion: Compares scores with labels, as :func:`cross_entropy` does.
         monitor: Name of the validation metric that decides which checkpoint is best.
         higher_is_better: How to read it.
         counts: What is trained on, in numbers.
@@ -175,6 +174,10 @@ class Task(Protocol):
     criterion: Callable[..., Loss]
     monitor: str
     higher_is_better: bool
+
+    def compile_criterion(self) -> None:
+        """Replace what compares scores with labels by its compiled form; batches differ in every size."""
+        self.criterion = torch.compile(self.criterion, dynamic=True)
 
     def rates(self, model: Any) -> Mapping[str, float]:
         """Give factors of the learning rate by parameter name; 1 for those that are not named."""

@@ -25,7 +25,7 @@ from regard.models.bert import Bert
 from regard.models.interface import LanguageModel
 from regard.tasks.building import build
 from regard.tasks.corpus import CATALOGUE
-from regard.tasks.task import Loss, Task, cross_entropy
+from regard.tasks.vocabulary import VocabularyTask
 
 TOKENIZER_BYTES = 1 << 26  # of text that a tokenizer is fit on
 SAMPLE_TOKENS = 48
@@ -137,7 +137,7 @@ class Pieces:
         return self._batches
 
 
-class TextTask(Task):
+class TextTask(VocabularyTask):
     """What the tasks on texts share; see :class:`regard.tasks.task.Task`.
 
     Args:
@@ -157,7 +157,6 @@ class TextTask(Task):
     ) -> None:
         self.data, self.shards, self.tokenizer, self.data_notes = data, shards, tokenizer, data_notes
         self.train, self.pieces = shards["train"], pieces
-        self.criterion: Callable[..., Loss] = cross_entropy
         self.notes: list[str] = []
 
     @property

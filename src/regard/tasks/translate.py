@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -19,8 +18,9 @@ from regard.models.interface import EncoderDecoder
 from regard.tasks.baselines import Lexicon, copy_source
 from regard.tasks.corpus import Corpus, PairData, read_corpus
 from regard.tasks.pairs import PairBatch, PairTokenizer, TokenizerConfig
-from regard.tasks.task import Evaluated, Loss, Task, cross_entropy, evaluating
+from regard.tasks.task import Evaluated, Loss, evaluating
 from regard.tasks.translator import Translator, build_model, grouped, hidden
+from regard.tasks.vocabulary import VocabularyTask
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class TranslateConfig:
             raise ConfigError(f"label_smoothing is {self.label_smoothing}", mend="give a number in [0, 1)")
 
 
-class TranslateTask(Task):
+class TranslateTask(VocabularyTask):
     """Training on pairs; see :class:`regard.tasks.task.Task`.
 
     Args:
@@ -122,7 +122,6 @@ class TranslateTask(Task):
         }
         self.notes = [f"{count:,} {what.format(limit)}." for what, count in counts.items() if count]
         self.unit = "token"
-        self.criterion: Callable[..., Loss] = cross_entropy
         self.monitor: str = config.evaluation.monitor
         self.data_notes, self.lengths = corpus.notes, config.evaluation.lengths
         self.higher_is_better = self.monitor not in ("loss", "token_error_rate")
@@ -193,7 +192,7 @@ class TranslateTask(Task):
 
     def loss(self, model: EncoderDecoder, batch: PairBatch) -> Loss:
         """Compute the label-smoothed cross-entropy, summed."""
-        return self.criterion(model.head(hidden(model, batch)), batch.labels_N, self.config.label_smoothing)
+        return self.criterion(model, hidden(model, batch), batch.labels_N, self.config.label_smoothing)
 
     def product(self, model: EncoderDecoder, device: torch.device) -> Translator:
         """Put the model and its tokenizers together."""

@@ -90,7 +90,7 @@ class Trainer:
             # Batches differ in every size, so sizes are variables of the graph.
             for block in (module for module in model.modules() if isinstance(module, Block)):
                 block.compile(dynamic=True)
-            task.criterion = torch.compile(task.criterion, dynamic=True)
+            task.compile_criterion()
         self.optimizer = optimizers.make(model, config, task.rates(model))
         self.turns = optimizers.Turns(model, task.turns)
         self.standing = Standing()

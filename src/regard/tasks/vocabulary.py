@@ -1,0 +1,172 @@
+"""The loss over a vocabulary, without all of its scores at once.
+
+N tokens of a vocabulary of V have N · V scores: of 4,096 tokens and 256,000 words that is 4 GB, and as much again for
+their gradient. Here a few hundred rows are scored, compared with their labels and turned into gradients of what was
+scored and of the last layer; then their scores make room for the next rows'. Each score is computed once, as ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from regard.models.scoring import TokenScorer
+from regard.tasks.task import Loss, Task, cross_entropy
+
+# Scores that are held at once. On a CPU few more than its caches hold, on a GPU enough to keep it busy.
+SCORES_AT_ONCE = {"cpu": 2**22, "cuda": 2**27}
+# But rows at least: the last layer's weights, and their gradient, are read once for each lot of rows.
+MIN_ROWS = 256
+
+
+def compare(logits_CV: Tensor, labels_C: Tensor, smoothing: float, differentiates: bool) -> tuple[Tensor, ...]:
+    """Compare the scores of some rows with their labels.
+
+    Args:
+        logits_CV: Scores of every token of the vocabulary.
+        labels_C: int64, the right tokens.
+        smoothing: Label smoothing ε, ≥ 0.
+        differentiates: Compute the gradient too.
+
+    Returns:
+        The smoothed loss and the plain one, summed, in float32 at least; and with a gradient, that of the scores in
+        their dtype: softmax(logits) − (1 − ε) · onehot(labels) − ε/V.
+    """
+    # At least float32: a sum over a vocabulary in half precision would lose most of its digits.
+    logp_CV = logits_CV.to(torch.promote_types(logits_CV.dtype, torch.float32)).log_softmax(-1)
+    nll = -logp_CV.gather(-1, labels_C[:, None]).sum()
+    smoothed = (1 - smoothing) * nll - smoothing * logp_CV.mean(-1).sum() if smoothing else nll
+    if not differentiates:
+        return smoothed, nll
+    grad_CV = logp_CV.exp_()
+    if smoothing:
+        grad_CV -= smoothing / logits_CV.shape[-1]
+    grad_CV.scatter_add_(-1, labels_C[:, None], grad_CV.new_full((), smoothing - 1).expand(len(labels_C), 1))
+    return smoothed, nll, grad_CV.to(logits_CV.dtype)
+
+
+Compare = Callable[[Tensor, Tensor, float, bool], tuple[Tensor, ...]]
+
+
+class _Fused(torch.autograd.Function):
+    """Last layer and loss in one, lot after lot; gradients are computed beside the loss and scaled in the backward."""
+
+    @staticmethod
+    def forward(  # pyrefly: ignore[bad-override]
+        ctx: Any,
+        hidden_ND: Tensor,
+        weight_VD: Tensor,
+        bias_V: Tensor | None,
+        labels_N: Tensor,
+        smoothing: float,
+        dtype: torch.dtype,
+        compare: Compare,
+        differentiates: bool,
+        size: int,
+    ) -> tuple[Tensor, Tensor]:
+        wants_hidden, wants_weight, wants_bias = (differentiates and needs for needs in ctx.needs_input_grad[:3])
+        rows_ND, table_VD = hidden_ND.to(dtype), weight_VD.to(dtype)
+        added_V = None if bias_V is None else bias_V.to(dtype)
+        grad_ND = torch.empty_like(rows_ND) if wants_hidden else None
+        grad_VD: Tensor | None = None
+        grad_V: Tensor | None = None
+        sums: list[tuple[Tensor, Tensor]] = []
+        for start in range(0, len(labels_N), size):
+            rows_CD, labels_C = rows_ND[start : start + size], labels_N[start : start + size]
+            logits_CV = torch.nn.functional.linear(rows_CD, table_VD, added_V)
+            smoothed, nll, *grads = compare(logits_CV, labels_C, smoothing, wants_hidden or wants_weight or wants_bias)
+            sums.append((smoothed, nll))
+            del logits_CV  # before the next lot's
+            if not grads:
+                continue
+            grad_CV = grads.pop()
+            if grad_ND is not None:
+                torch.mm(grad_CV, table_VD, out=grad_ND[start : start + size])
+            if wants_weight:
+                grad_VD = _plus_product(grad_VD, grad_CV, rows_CD, weight_VD.dtype)
+            if wants_bias:
+                grad_C = grad_CV.sum(0, dtype=weight_VD.dtype)
+                grad_V = grad_C if grad_V is None else grad_V.add_(grad_C)
+            del grad_CV
+        ctx.save_for_backward(None if grad_ND is None else grad_ND.to(hidden_ND.dtype), grad_VD, grad_V)
+        loss, report = (torch.stack(one).sum() for one in zip(*sums, strict=True))
+        ctx.mark_non_differentiable(report)
+        return loss, report
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, grad_report: Tensor) -> tuple[Tensor | None, ...]:  # pyrefly: ignore[bad-override]
+        scaled = (None if one is None else one * grad.to(one.dtype) for one in ctx.saved_tensors)
+        return *scaled, None, None, None, None, None, None
+
+
+def _plus_product(total_VD: Tensor | None, grad_CV: Tensor, rows_CD: Tensor, dtype: torch.dtype) -> Tensor:
+    """Add gradᵀ · rows, in place, in the parameter's own precision."""
+    if total_VD is None:
+        return (grad_CV.T @ rows_CD).to(dtype)
+    if total_VD.dtype == grad_CV.dtype:
+        return total_VD.addmm_(grad_CV.T, rows_CD)
+    return total_VD.add_(grad_CV.T @ rows_CD)
+
+
+@dataclass(frozen=True)
+class VocabularyLoss:
+    """Loss = Σ_n (1 − ε) · (−log p(label_n)) + ε/V · Σ_v (−log p(v)), with p from a model's last layer.
+
+    It equals :func:`regard.tasks.task.cross_entropy` of ``model.head(hidden_ND)``, and so do its gradients; what is
+    held at once are the scores of a few hundred rows. Second derivatives are not to be had.
+
+    Attributes:
+        compare: What is done to each lot of scores.
+        whole: What is done where one lot holds all.
+
+    Source: Vaswani et al. 2017, §5.4; gradients beside the loss, lot by lot: Hsu et al. 2024, FusedLinearCrossEntropy.
+    """
+
+    compare: Compare = compare
+    whole: Callable[[Tensor, Tensor, float], Loss] = cross_entropy
+
+    def __call__(self, model: TokenScorer, hidden_ND: Tensor, labels_N: Tensor, smoothing: float) -> Loss:
+        """Compare what a model scores with the right tokens.
+
+        Args:
+            model: Whose last layer scores.
+            hidden_ND: What its ``head`` takes, a row for each label.
+            labels_N: int64, the right tokens.
+            smoothing: Label smoothing ε, ≥ 0.
+
+        Returns:
+            The loss, and the plain negative log-likelihood for the log.
+        """
+        last, device, differentiates = model.last(), hidden_ND.device.type, torch.is_grad_enabled()
+        size = max(SCORES_AT_ONCE.get(device, 2**27) // last.weight.shape[0], MIN_ROWS)
+        if len(labels_N) <= size:
+            return self.whole(model.head(hidden_ND), labels_N, smoothing)
+        read_ND = model.before_output(hidden_ND)
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else last.weight.dtype
+        with torch.autocast(device, enabled=False):
+            tensors = read_ND, last.weight, last.bias, labels_N
+            loss, report = _Fused.apply(*tensors, smoothing, dtype, self.compare, differentiates, size)
+        return Loss(loss, report)
+
+    def compiled(self) -> VocabularyLoss:
+        """Give the same with what is done to scores compiled: a graph for all numbers of rows."""
+        return VocabularyLoss(torch.compile(self.compare, dynamic=True), torch.compile(self.whole, dynamic=True))
+
+
+class VocabularyTask(Task):
+    """Base of the tasks that train on scores of a vocabulary's tokens.
+
+    Attributes:
+        criterion: Compares what stands before a model's head with labels, as :class:`VocabularyLoss` does.
+    """
+
+    criterion: Callable[..., Loss] = VocabularyLoss()
+
+    def compile_criterion(self) -> None:
+        self.criterion = VocabularyLoss().compiled()
