@@ -207,6 +207,20 @@ def _joined(blocks: list[Rows]) -> Rows:
 _active: ContextVar[tuple[record, ...]] = ContextVar("regard_recorders", default=())
 
 
+class paused:  # noqa: N801 - used like a function: with paused()
+    """Show recorders nothing inside a ``with`` block: where a forward pass that they have seen runs once more."""
+
+    def __enter__(self) -> None:
+        """Turn away from the recorders."""
+        self._token = _active.set(())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Turn back."""
+        _active.reset(self._token)
+
+
 def offer(
     site: Site | None,
     q_NHK: Tensor,

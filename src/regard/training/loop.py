@@ -25,10 +25,9 @@ from torch import Tensor, nn
 from regard.data.batching import prefetch
 from regard.errors import CheckpointError, Interrupted, NumericError
 from regard.files import write_aside, writing
-from regard.layers.block import Block
 from regard.models.weights import fit, gather
 from regard.tasks.task import Task
-from regard.training import optimizers, schedules
+from regard.training import blocks, optimizers, schedules
 from regard.training.checkpoints import Store
 from regard.training.config import TrainingConfig
 from regard.training.progress import Progress
@@ -86,11 +85,10 @@ class Trainer:
         self.progress, self.identity, self.events = progress, identity, events
         self.store, self.log_path = Store(folder / "checkpoints"), folder / "metrics.jsonl"
         if config.compile:
-            # Block by block: all layers share a graph or two, and a model of any depth is compiled in the same time.
-            # Batches differ in every size, so sizes are variables of the graph.
-            for block in (module for module in model.modules() if isinstance(module, Block)):
-                block.compile(dynamic=True)
+            blocks.compile_blocks(model)
             task.compile_criterion()
+        if config.checkpoint_activations:
+            blocks.checkpoint_blocks(model)
         self.optimizer = optimizers.make(model, config, task.rates(model))
         self.turns = optimizers.Turns(model, task.turns)
         self.standing = Standing()
