@@ -271,6 +271,26 @@ def on_disk(path: str | Path) -> Path:
     return Path(path)
 
 
+def cache_folder() -> Path:
+    """Find the folder of what can be made again: REGARD_CACHE, else XDG_CACHE_HOME/regard, else ~/.cache/regard.
+
+    Returns:
+        An absolute path, which need not exist.
+
+    Raises:
+        ResourceError: No variable is set and there is no home folder.
+    """
+    if own := os.environ.get("REGARD_CACHE"):
+        return Path(own).absolute()
+    shared = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(shared):
+        return Path(shared) / "regard"
+    try:
+        return Path.home() / ".cache" / "regard"
+    except RuntimeError:
+        raise ResourceError("there is no home folder for the cache", mend="set REGARD_CACHE to a folder") from None
+
+
 class Source:
     """A file of anyone's, read once and hashed on the way: the bytes that are verified are the bytes that are used.
 

@@ -31,6 +31,9 @@ class MultiHeadAttention(Site):
         rotary_base: Rotate queries and keys by their positions with this base; None does not. Self-attention only.
         backend: Attention kernel; None chooses by the table in :func:`regard.attention.attend`.
 
+    Attributes:
+        joint_proj: Queries, keys and values of self-attention in one product, where they were packed so; else None.
+
     Raises:
         UsageError: Heads do not divide the width, or key–value heads the heads.
 
@@ -67,6 +70,7 @@ class MultiHeadAttention(Site):
         self.k_proj = nn.Linear(kv_dim, num_kv_heads * self.head_dim, bias=use_bias)
         self.v_proj = nn.Linear(kv_dim, num_kv_heads * self.head_dim, bias=use_bias)
         self.out_proj = nn.Linear(num_heads * self.head_dim, embed_dim, bias=use_bias)
+        self.joint_proj: nn.Module | None = None
         self.score = score
         self.reset_parameters()
 
@@ -116,11 +120,11 @@ class MultiHeadAttention(Site):
             raise UsageError("a context needs its segments, and segments their context", where="MultiHeadAttention")
         if context is not None and context_segments is not None:
             k_MGK, v_MGK = self.keys_values(context)
-            return self._attend(x, segments, k_MGK, v_MGK, context_segments, mask, bias)
+            return self._attend(self.queries(x), segments, k_MGK, v_MGK, context_segments, mask, bias)
         if positions_N is None and self.rotary_base is not None:
             positions_N = segments.positions_N()
-        k_MGK, v_MGK = self.keys_values(x, positions_N)
-        return self._attend(x, segments, k_MGK, v_MGK, segments, mask, bias, positions_N)
+        q_NHK, k_NGK, v_NGK = self._project(x, positions_N)
+        return self._attend(q_NHK, segments, k_NGK, v_NGK, segments, mask, bias)
 
     def readers(self, heads: Sequence[int]) -> list[Tensor]:
         return columns(self.out_proj, heads, self.num_heads)
@@ -138,6 +142,27 @@ class MultiHeadAttention(Site):
         k_MGK = self.k_proj(context_MD).unflatten(-1, (self.num_kv_heads, self.head_dim))
         v_MGK = self.v_proj(context_MD).unflatten(-1, (self.num_kv_heads, self.head_dim))
         return self._rotate(k_MGK, positions_M), v_MGK
+
+    def queries(self, x_ND: Tensor, positions_N: Tensor | None = None) -> Tensor:
+        """Project what attends.
+
+        Args:
+            x_ND: The attending rows.
+            positions_N: Position of each row; None leaves queries unrotated (cross-attention).
+
+        Returns:
+            q_NHK.
+        """
+        return self._rotate(self.q_proj(x_ND).unflatten(-1, (self.num_heads, self.head_dim)), positions_N)
+
+    def _project(self, x_ND: Tensor, positions_N: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Project the rows of self-attention."""
+        if self.joint_proj is None:
+            return self.queries(x_ND, positions_N), *self.keys_values(x_ND, positions_N)
+        heads = self.num_heads, self.num_kv_heads, self.num_kv_heads
+        joint_NLK = self.joint_proj(x_ND).unflatten(-1, (sum(heads), self.head_dim))
+        q_NHK, k_NGK, v_NGK = joint_NLK.split(heads, -2)
+        return self._rotate(q_NHK, positions_N), self._rotate(k_NGK, positions_N), v_NGK
 
     def extend(
         self,
@@ -163,12 +188,12 @@ class MultiHeadAttention(Site):
         positions_N = None
         if self.rotary_base is not None:
             positions_N = segments.positions_N() + cache.lengths_B[segments.sequence_N()]
-        k_NGK, v_NGK = self.keys_values(x_ND, positions_N)
+        q_NHK, k_NGK, v_NGK = self._project(x_ND, positions_N)
         if not cache.max_len:  # a prompt: nothing is before it, so it attends to itself, as in the full forward pass
-            y_ND = self._attend(x_ND, segments, k_NGK, v_NGK, segments, mask, bias, positions_N)
+            y_ND = self._attend(q_NHK, segments, k_NGK, v_NGK, segments, mask, bias)
             return y_ND, cache.append(k_NGK, v_NGK, segments)
         cache = cache.append(k_NGK, v_NGK, segments)
-        return self.read(x_ND, segments, cache, mask=mask, bias=bias, positions_N=positions_N), cache
+        return self._read(q_NHK, segments, cache, mask, bias), cache
 
     def read(
         self,
@@ -193,23 +218,26 @@ class MultiHeadAttention(Site):
         Returns:
             y_ND.
         """
+        return self._read(self.queries(x_ND, positions_N), segments, cache, mask, bias)
+
+    def _read(
+        self, q_NHK: Tensor, segments: Segments, cache: KVCache, mask: Mask | None, bias: Bias | Tensor | None
+    ) -> Tensor:
         k_MGK, v_MGK = cache.k_BCGK.flatten(0, 1), cache.v_BCGK.flatten(0, 1)
-        return self._attend(x_ND, segments, k_MGK, v_MGK, cache.segments, mask, bias, positions_N)
+        return self._attend(q_NHK, segments, k_MGK, v_MGK, cache.segments, mask, bias)
 
     def _attend(
         self,
-        x_ND: Tensor,
+        q_NHK: Tensor,
         segments: Segments,
         k_MGK: Tensor,
         v_MGK: Tensor,
         k_segments: Segments,
         mask: Mask | None,
         bias: Bias | Tensor | None,
-        positions_N: Tensor | None = None,
     ) -> Tensor:
-        q_NHK = self.q_proj(x_ND).unflatten(-1, (self.num_heads, self.head_dim))
         context_NHK = attend(
-            self._rotate(q_NHK, positions_N),
+            q_NHK,
             k_MGK,
             v_MGK,
             segments,

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, Literal
 
 from regard.errors import DataError, ResourceError
+from regard.files import cache_folder
 
 _TIMEOUT_S = 1800
 _CHUNK_BYTES = 1 << 20
@@ -51,26 +52,6 @@ class PackageFile:
     size_bytes: int
     sha256: str
     archive_sha256: str = ""
-
-
-def cache_folder() -> Path:
-    """Find the folder of cached data: REGARD_CACHE, else XDG_CACHE_HOME/regard, else ~/.cache/regard.
-
-    Returns:
-        An absolute path, which need not exist.
-
-    Raises:
-        ResourceError: No variable is set and there is no home folder.
-    """
-    if own := os.environ.get("REGARD_CACHE"):
-        return Path(own).absolute()
-    shared = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(shared):
-        return Path(shared) / "regard"
-    try:
-        return Path.home() / ".cache" / "regard"
-    except RuntimeError:
-        raise ResourceError("there is no home folder for the cache", mend="set REGARD_CACHE to a folder") from None
 
 
 def fetch(file: PackageFile) -> Path:

@@ -1,0 +1,397 @@
+// Products y = x Wᵀ + b with weights that were laid out once, for few rows (where reading the weights is the limit) and
+// for many. A plain C interface; compiled on the machine that runs it.
+//
+// Weights stand in panels of 16 outputs, one panel after another, each panel by inputs:
+//   fp32   [panel][input][16]
+//   bf16   [panel][input][16], outputs in the order 0 8 1 9 … 7 15: a 32-bit word holds two outputs of one register each
+//   int8   [panel][pair of inputs][16][2], one scale an output
+// The last panel is filled up with zeros, an odd number of inputs too.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include <omp.h>
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace {
+
+constexpr int PANEL = 16;
+#if defined(__AVX512F__)
+constexpr int WIDTH = 16, MOST_ROWS = 12;
+#elif defined(__AVX2__)
+constexpr int WIDTH = 8, MOST_ROWS = 6;
+#else
+constexpr int WIDTH = 4, MOST_ROWS = 6;
+#endif
+constexpr int PARTS = PANEL / WIDTH;         // registers of a panel's row
+constexpr int64_t FEW_ROWS = 2 * MOST_ROWS;  // up to here a thread prepares all rows itself, and nobody waits
+constexpr int64_t ROW_CHUNK = 16 * MOST_ROWS, INPUT_CHUNK = 384;
+
+typedef float Floats __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
+typedef uint32_t Words __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
+
+// Panels that are read side by side: as many streams as there are registers for.
+constexpr int panels_for(int rows) {
+    int fit = (WIDTH == 16 ? 24 : WIDTH == 8 ? 12 : 24) / (rows * PARTS);
+    return fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
+}
+
+enum Kind : int64_t { FP32 = 0, BF16 = 1, INT8 = 2 };
+enum Act : int64_t { NONE = 0, RELU = 1 };
+
+}  // namespace
+
+extern "C" struct Matrix {
+    int64_t kind, outputs, inputs, act, levels;  // levels: the greatest quantized activation, int8 alone
+    const void* weights;
+    const float* scales;  // int8 alone
+    const float* bias;    // or null
+};
+
+namespace {
+
+int64_t panel_bytes(const Matrix& m) {
+    switch (m.kind) {
+        case FP32: return m.inputs * PANEL * 4;
+        case BF16: return m.inputs * PANEL * 2;
+        default: return (m.inputs + 1) / 2 * PANEL * 2;
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------- one tile: floats
+
+template <int64_t KIND>
+inline void load(const char* at, Floats* w) {
+    if constexpr (KIND == FP32) {
+        for (int part = 0; part < PARTS; ++part) w[part] = *(const Floats*)(at + part * sizeof(Floats));
+    } else {
+#if defined(__AVX512F__)
+        w[0] = (Floats)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)at)), 16);
+#else
+        for (int part = 0; part < PARTS / 2; ++part) {
+            Words both = *(const Words*)(at + part * sizeof(Words));
+            w[part] = (Floats)(both << 16);
+            w[part + PARTS / 2] = (Floats)(both & 0xffff0000u);
+        }
+#endif
+    }
+}
+
+// Rows × P panels over some inputs; x by rows (stride), or packed by inputs, R numbers each.
+template <int64_t KIND, int R, int P, bool PACKED>
+void tile(const float* x, int64_t stride, const char* weights, int64_t bytes, int64_t inputs, float* out) {
+    constexpr int64_t STEP = PANEL * (KIND == FP32 ? 4 : 2);
+    Floats sum[R][P][PARTS] = {};
+    for (int64_t k = 0; k < inputs; ++k) {
+        Floats w[P][PARTS];
+#pragma GCC unroll 8
+        for (int p = 0; p < P; ++p) load<KIND>(weights + p * bytes + k * STEP, w[p]);
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+            float one = PACKED ? x[k * R + r] : x[r * stride + k];
+#pragma GCC unroll 8
+            for (int p = 0; p < P; ++p)
+#pragma GCC unroll 4
+                for (int part = 0; part < PARTS; ++part) sum[r][p][part] += one * w[p][part];
+        }
+    }
+    for (int r = 0; r < R; ++r)
+        for (int p = 0; p < P; ++p) {
+            float* to = out + (r * P + p) * PANEL;
+            std::memcpy(to, sum[r][p], sizeof(float) * PANEL);
+            if (KIND == BF16 && WIDTH == 16) {
+                float mixed[PANEL];
+                std::memcpy(mixed, to, sizeof mixed);
+                for (int j = 0; j < PANEL; ++j) to[j] = mixed[2 * (j % 8) + j / 8];
+            }
+        }
+}
+
+// -------------------------------------------------------------------------------------------------- one tile: integers
+
+// Exact: |activation| ≤ levels, |weight| ≤ 127, and levels · 127 · inputs < 2³¹. A pair of inputs is one 32-bit number.
+template <int R, int P, bool PACKED>
+void tile_int8(const int32_t* x, int64_t stride, const char* weights, int64_t bytes, int64_t pairs, int32_t* out) {
+#if defined(__AVX512BW__)
+    __m512i sum[R][P] = {};
+    for (int64_t k = 0; k < pairs; ++k) {
+        __m512i w[P];
+        for (int p = 0; p < P; ++p)
+            w[p] = _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)(weights + p * bytes + k * 32)));
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+            __m512i one = _mm512_set1_epi32(PACKED ? x[k * R + r] : x[r * stride + k]);
+#pragma GCC unroll 8
+            for (int p = 0; p < P; ++p)
+#if defined(__AVX512VNNI__)
+                sum[r][p] = _mm512_dpwssd_epi32(sum[r][p], one, w[p]);
+#else
+                sum[r][p] = _mm512_add_epi32(sum[r][p], _mm512_madd_epi16(one, w[p]));
+#endif
+        }
+    }
+    for (int r = 0; r < R; ++r)
+        for (int p = 0; p < P; ++p) _mm512_storeu_si512(out + (r * P + p) * PANEL, sum[r][p]);
+#elif defined(__AVX2__)
+    __m256i sum[R][P][2] = {};
+    for (int64_t k = 0; k < pairs; ++k) {
+        __m256i w[P][2];
+#pragma GCC unroll 8
+        for (int p = 0; p < P; ++p)
+#pragma GCC unroll 2
+            for (int half = 0; half < 2; ++half)
+                w[p][half] = _mm256_cvtepi8_epi16(
+                    _mm_loadu_si128((const __m128i*)(weights + p * bytes + k * 32 + 16 * half)));
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+            __m256i one = _mm256_set1_epi32(PACKED ? x[k * R + r] : x[r * stride + k]);
+#pragma GCC unroll 8
+            for (int p = 0; p < P; ++p)
+#pragma GCC unroll 2
+                for (int half = 0; half < 2; ++half)
+#if defined(__AVXVNNI__)
+                    sum[r][p][half] = _mm256_dpwssd_avx_epi32(sum[r][p][half], one, w[p][half]);
+#else
+                    sum[r][p][half] = _mm256_add_epi32(sum[r][p][half], _mm256_madd_epi16(one, w[p][half]));
+#endif
+        }
+    }
+    for (int r = 0; r < R; ++r)
+        for (int p = 0; p < P; ++p) std::memcpy(out + (r * P + p) * PANEL, sum[r][p], sizeof(int32_t) * PANEL);
+#else
+    int32_t sum[R][P][PANEL] = {};
+    for (int64_t k = 0; k < pairs; ++k)
+        for (int r = 0; r < R; ++r) {
+            int16_t pair[2];
+            std::memcpy(pair, PACKED ? x + k * R + r : x + r * stride + k, sizeof pair);
+            for (int p = 0; p < P; ++p) {
+                const int8_t* w = (const int8_t*)weights + p * bytes + k * 2 * PANEL;
+                for (int j = 0; j < PANEL; ++j) sum[r][p][j] += pair[0] * w[2 * j] + pair[1] * w[2 * j + 1];
+            }
+        }
+    std::memcpy(out, sum, sizeof sum);
+#endif
+}
+
+// One row as integers: q = round(x · levels / max |x|), halves to even; its scale is max |x| / levels. A row that holds
+// a number that is not finite has the scale NaN.
+float quantize(const float* x, int64_t inputs, float levels, int16_t* q) {
+    int32_t bits = 0;  // of max |x|: as integers, NaN is above infinity, and infinity above all others
+    for (int64_t k = 0; k < inputs; ++k) {
+        int32_t one;
+        std::memcpy(&one, x + k, 4);
+        bits = std::max(bits, one & 0x7fffffff);
+    }
+    if (inputs % 2) q[inputs] = 0;
+    float most;
+    std::memcpy(&most, &bits, 4);
+    if (bits == 0 || bits >= 0x7f800000) {
+        std::memset(q, 0, sizeof(int16_t) * inputs);
+        return bits ? std::numeric_limits<float>::quiet_NaN() : 0.0f;
+    }
+    float scale = most / levels;
+    if (scale < std::numeric_limits<float>::min()) {  // a row of denormal numbers counts as zero
+        std::memset(q, 0, sizeof(int16_t) * inputs);
+        return 0.0f;
+    }
+    float inverse = levels / most;
+    for (int64_t k = 0; k < inputs; ++k) q[k] = (int16_t)(int32_t)std::nearbyintf(x[k] * inverse);
+    return scale;
+}
+
+// ------------------------------------------------------------------------------------------------------------ products
+
+struct Call {
+    const Matrix& m;
+    const float* x;
+    int64_t rows, stride;  // of x
+    float* y;
+};
+
+inline float activated(float value, int64_t act) { return act == RELU && value < 0 ? 0.0f : value; }
+
+// Take a tile's sums to y: added to what is there but for the first inputs; bias and activation with the last.
+template <int P>
+void give(const Call& c, const float* out, int rows, int64_t row, int64_t panel, bool first, bool last) {
+    int64_t from = panel * PANEL, count = std::min<int64_t>(P * PANEL, c.m.outputs - from);
+    for (int r = 0; r < rows; ++r) {
+        const float* sums = out + r * P * PANEL;
+        float* y = c.y + (row + r) * c.m.outputs + from;
+        if (first && last && !c.m.bias) {
+            for (int64_t j = 0; j < count; ++j) y[j] = activated(sums[j], c.m.act);
+            continue;
+        }
+        for (int64_t j = 0; j < count; ++j) {
+            float value = first ? sums[j] : y[j] + sums[j];
+            y[j] = last ? activated(c.m.bias ? value + c.m.bias[from + j] : value, c.m.act) : value;
+        }
+    }
+}
+
+template <int P>
+void give_int8(const Call& c, const int32_t* out, int rows, int64_t row, int64_t panel, const float* scales_N) {
+    int64_t from = panel * PANEL, count = std::min<int64_t>(P * PANEL, c.m.outputs - from);
+    for (int r = 0; r < rows; ++r) {
+        const int32_t* sums = out + r * P * PANEL;
+        float* y = c.y + (row + r) * c.m.outputs + from;
+        for (int64_t j = 0; j < count; ++j) {
+            float value = (float)sums[j] * c.m.scales[from + j] * scales_N[r];
+            y[j] = activated(c.m.bias ? value + c.m.bias[from + j] : value, c.m.act);
+        }
+    }
+}
+
+// The rows of a call, in groups of nearly one size.
+struct Groups {
+    int64_t rows, count;
+    explicit Groups(int64_t rows) : rows(rows), count((rows + MOST_ROWS - 1) / MOST_ROWS) {}
+    int64_t first(int64_t group) const { return group * (rows / count) + std::min(group, rows % count); }
+};
+
+template <int64_t KIND, int R, int P, bool PACKED>
+void one(const Call& c, const void* x, int64_t stride, int64_t row, int64_t panel, int64_t from, int64_t inputs,
+         const float* scales_N) {
+    int64_t bytes = panel_bytes(c.m);
+    const char* weights = (const char*)c.m.weights + panel * bytes;
+    if constexpr (KIND == INT8) {
+        alignas(64) int32_t out[R * P * PANEL];
+        tile_int8<R, P, PACKED>((const int32_t*)x, stride, weights, bytes, inputs, out);
+        give_int8<P>(c, out, R, row, panel, scales_N);
+    } else {
+        alignas(64) float out[R * P * PANEL];
+        weights += from * PANEL * (KIND == FP32 ? 4 : 2);
+        tile<KIND, R, P, PACKED>((const float*)x, stride, weights, bytes, inputs, out);
+        give<P>(c, out, R, row, panel, from == 0, from + inputs == c.m.inputs);
+    }
+}
+
+// Some rows (R of them) × some panels.
+template <int64_t KIND, bool PACKED, int R = MOST_ROWS>
+void strip(const Call& c, int rows, const void* x, int64_t stride, int64_t row, int64_t panel, int64_t end,
+           int64_t from, int64_t inputs, const float* scales_N) {
+    if constexpr (R > 1) {
+        if (rows < R)
+            return strip<KIND, PACKED, R - 1>(c, rows, x, stride, row, panel, end, from, inputs, scales_N);
+    }
+    constexpr int P = panels_for(R);
+    for (; panel + P <= end; panel += P) one<KIND, R, P, PACKED>(c, x, stride, row, panel, from, inputs, scales_N);
+    for (; panel < end; ++panel) one<KIND, R, 1, PACKED>(c, x, stride, row, panel, from, inputs, scales_N);
+}
+
+// A thread's panels of a call of few rows.
+template <int64_t KIND>
+void few(const Call& c, int64_t begin, int64_t end) {
+    const void* x = c.x;
+    int64_t stride = c.stride, inputs = c.m.inputs;
+    thread_local std::vector<int16_t> quantized;
+    float scales_N[FEW_ROWS];
+    if constexpr (KIND == INT8) {
+        inputs = (inputs + 1) / 2, stride = inputs;
+        quantized.resize(c.rows * inputs * 2);
+        for (int64_t n = 0; n < c.rows; ++n)
+            scales_N[n] = quantize(c.x + n * c.stride, c.m.inputs, c.m.levels, quantized.data() + n * inputs * 2);
+        x = quantized.data();
+    }
+    Groups groups(c.rows);
+    int64_t step = groups.count > 1 ? 2 : end - begin;  // the second group finds the panels in the cache
+    for (int64_t panel = begin; panel < end; panel += step)
+        for (int64_t group = 0; group < groups.count; ++group) {
+            int64_t row = groups.first(group);
+            strip<KIND, false>(c, groups.first(group + 1) - row, (const float*)x + row * stride, stride, row, panel,
+                               std::min(panel + step, end), 0, inputs, scales_N + row);
+        }
+}
+
+// Lay some inputs of a group of rows out by inputs.
+void interleave(const int32_t* x, int64_t stride, int64_t rows, int64_t inputs, int32_t* out) {
+    for (int64_t k = 0; k < inputs; ++k)
+        for (int64_t r = 0; r < rows; ++r) out[k * rows + r] = x[r * stride + k];
+}
+
+template <int64_t KIND>
+void many(const Call& c, int threads) {
+    int64_t panels = (c.m.outputs + PANEL - 1) / PANEL;
+    int64_t inputs = KIND == INT8 ? (c.m.inputs + 1) / 2 : c.m.inputs, chunk = KIND == INT8 ? inputs : INPUT_CHUNK;
+    std::vector<int32_t> packed(ROW_CHUNK * std::min(chunk, inputs));
+    float scales_N[ROW_CHUNK];
+    for (int64_t row = 0; row < c.rows; row += ROW_CHUNK) {
+        Groups groups(std::min(ROW_CHUNK, c.rows - row));
+        for (int64_t from = 0; from < inputs; from += chunk) {
+            int64_t count = std::min(chunk, inputs - from);
+#pragma omp parallel num_threads(threads)
+            {
+                thread_local std::vector<int16_t> quantized;
+#pragma omp for schedule(static)
+                for (int64_t group = 0; group < groups.count; ++group) {
+                    int64_t first = groups.first(group), rows = groups.first(group + 1) - first;
+                    const float* x = c.x + (row + first) * c.stride;
+                    if constexpr (KIND == INT8) {
+                        quantized.resize(rows * inputs * 2);
+                        for (int64_t r = 0; r < rows; ++r)
+                            scales_N[first + r] = quantize(x + r * c.stride, c.m.inputs, c.m.levels,
+                                                           quantized.data() + r * inputs * 2);
+                        interleave((const int32_t*)quantized.data(), inputs, rows, inputs,
+                                   packed.data() + first * inputs);
+                    } else {
+                        interleave((const int32_t*)x + from, c.stride, rows, count, packed.data() + first * count);
+                    }
+                }
+#pragma omp for schedule(static) nowait
+                for (int64_t panel = 0; panel < panels; ++panel)
+                    for (int64_t group = 0; group < groups.count; ++group) {
+                        int64_t first = groups.first(group), rows = groups.first(group + 1) - first;
+                        strip<KIND, true>(c, rows, packed.data() + first * count, 0, row + first, panel, panel + 1,
+                                          from, count, scales_N + first);
+                    }
+            }
+        }
+    }
+}
+
+template <int64_t KIND>
+void product(const Call& c, int threads) {
+    if (c.rows > FEW_ROWS) return many<KIND>(c, threads);
+    int64_t panels = (c.m.outputs + PANEL - 1) / PANEL;
+    threads = (int)std::min<int64_t>(threads, panels);
+    if (threads <= 1) return few<KIND>(c, 0, panels);
+#pragma omp parallel num_threads(threads)
+    {
+        int64_t number = omp_get_thread_num(), count = omp_get_num_threads();
+        few<KIND>(c, panels * number / count, panels * (number + 1) / count);
+    }
+}
+
+}  // namespace
+
+extern "C" {
+
+// y = act(x Wᵀ + b): rows of x are stride numbers apart, those of y as many as there are outputs.
+void regard_linear(const Matrix* m, const float* x, int64_t rows, int64_t stride, float* y, int threads) {
+    if (!rows || !m->outputs) return;
+    Call c{*m, x, rows, stride, y};
+    switch (m->kind) {
+        case FP32: return product<FP32>(c, threads);
+        case BF16: return product<BF16>(c, threads);
+        default: return product<INT8>(c, threads);
+    }
+}
+
+// Ask for huge pages, where the system has them: it is advice.
+void regard_huge(void* at, int64_t bytes) {
+#if defined(MADV_HUGEPAGE)
+    madvise(at, (size_t)bytes, MADV_HUGEPAGE);
+#else
+    (void)at, (void)bytes;
+#endif
+}
+
+}  // extern "C"

@@ -1,0 +1,168 @@
+"""Our own kernels for products with packed weights, compiled once on the machine that runs them.
+
+The source has a plain C interface and needs a C++ compiler with OpenMP alone. What was compiled is kept in the cache
+folder, under a name made of the source, the compiler, its options and the processor's features, with its own SHA-256
+behind it: half a file, another file or another machine's file is never loaded. Without a compiler, or where
+``REGARD_KERNEL=torch``, products are PyTorch's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from regard.errors import ResourceError, UsageError
+from regard.files import cache_folder, write_aside
+
+SOURCE = Path(__file__).with_name("kernels") / "packed.cpp"
+HUGE_BYTES = 1 << 21  # of a huge page; weights that lie in such are read a tenth faster
+
+_OPTIONS = (
+    *("-std=c++17", "-O3", "-fopenmp", "-shared", "-fPIC"),
+    *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),  # no number changes but by a fused rounding
+)
+_NATIVE = ("-march=native", "-mcpu=native")  # which of them a compiler takes depends on the processor
+_TIMEOUT_S = 300
+
+
+class Matrix(ctypes.Structure):
+    """A packed matrix, as the kernels see it."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("kind", "outputs", "inputs", "act", "levels")),
+        *((name, ctypes.c_void_p) for name in ("weights", "scales", "bias")),
+    )
+
+
+class Kernel:
+    """The compiled kernels.
+
+    Args:
+        path: The shared library.
+        made_by: What compiled it, for people.
+
+    Attributes:
+        linear: (matrix, x, rows, numbers from row to row, y, threads).
+
+    Raises:
+        OSError: It cannot be loaded.
+        AttributeError: It is another library.
+    """
+
+    def __init__(self, path: Path, made_by: str) -> None:
+        library = ctypes.CDLL(str(path))
+        self.made_by = made_by
+        pointer, number = ctypes.c_void_p, ctypes.c_int64
+        self.linear = library.regard_linear
+        self.linear.argtypes = [pointer, pointer, number, number, pointer, ctypes.c_int]
+        self.linear.restype = None
+        self.huge = library.regard_huge
+        self.huge.argtypes = [pointer, number]
+        self.huge.restype = None
+
+
+def choose(asked: str | None = None) -> Kernel | None:
+    """Choose between our own kernels and PyTorch's products.
+
+    Args:
+        asked: ``native`` (raise where there is none), ``torch``, or ``auto``; None is what REGARD_KERNEL says, else
+            ``auto``.
+
+    Returns:
+        The kernels; None for PyTorch's products.
+
+    Raises:
+        UsageError: Another word is given.
+        ResourceError: ``native``, and they cannot be had; why is said.
+    """
+    asked = asked or os.environ.get("REGARD_KERNEL") or "auto"
+    if asked not in ("auto", "native", "torch"):
+        raise UsageError(f"the kernel {asked[:40]!r}", where="REGARD_KERNEL", mend="choose auto, native or torch")
+    if asked == "torch":
+        return None
+    kernel, why = load()
+    if kernel is None and asked == "native":
+        raise ResourceError(f"no kernels of our own: {why}", mend="install a C++ compiler, or set REGARD_KERNEL=torch")
+    return kernel
+
+
+@functools.cache
+def load() -> tuple[Kernel | None, str]:
+    """Load the kernels, compiling them where that was not done before.
+
+    Returns:
+        The kernels and what made them; or None, and why there are none.
+    """
+    compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX") or "g++", "g++", "c++", "clang++"))), None)
+    if compiler is None:
+        return None, "no C++ compiler is installed"
+    said = _run(compiler, "--version")
+    if said is None:
+        return None, f"{compiler} does not run"
+    made_by = said.splitlines()[0].strip() if said.strip() else compiler
+    source = SOURCE.read_bytes()
+    key = hashlib.sha256("\0".join((said, *_OPTIONS, *_NATIVE, _processor())).encode() + source).hexdigest()[:32]
+    try:
+        cached = cache_folder() / "kernels" / f"packed-{key}.so"
+    except ResourceError:
+        cached = None
+    if cached is not None and _is_whole(cached):
+        try:
+            return Kernel(cached, made_by), made_by
+        except (OSError, AttributeError):
+            pass  # whole, and yet it cannot be loaded: it is compiled anew
+    with tempfile.TemporaryDirectory(prefix="regard-") as folder:
+        made = Path(folder) / "packed.so"
+        if not any(_run(compiler, *_OPTIONS, native, "-o", str(made), str(SOURCE)) is not None for native in _NATIVE):
+            return None, f"{made_by} cannot compile {SOURCE.name} with OpenMP"
+        if cached is not None:
+            _keep(made.read_bytes(), cached)
+        try:
+            return Kernel(made, made_by), made_by
+        except (OSError, AttributeError) as error:
+            return None, f"what {made_by} made does not load: {error}"
+
+
+def _run(*command: str) -> str | None:
+    """Run a compiler; None where it fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def _processor() -> str:
+    """Describe the processor's features: a library for one that has more would end the process."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(errors="replace")
+    except OSError:
+        text = ""
+    facts = dict(re.findall(r"^(model name|flags|Features|CPU part)\s*:\s*(.*)$", text, re.MULTILINE))
+    return repr((platform.machine(), platform.processor(), sorted(facts.items())))
+
+
+def _is_whole(path: Path) -> bool:
+    """Check a library in the cache against the digest behind it."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return False
+    return len(content) > 32 and hashlib.sha256(content[:-32]).digest() == content[-32:]
+
+
+def _keep(library: bytes, cached: Path) -> None:
+    """Put a library into the cache; where that cannot be done, it is compiled again the next time."""
+    try:
+        cached.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_aside(cached, library + hashlib.sha256(library).digest())
+    except (OSError, ResourceError):
+        pass
