@@ -162,7 +162,7 @@ class MultiHeadAttention(Site):
         """
         positions_N = None
         if self.rotary_base is not None:
-            positions_N = segments.positions_N() + cache.lengths_B[segments.sequence_N()]
+            positions_N = cache.positions_N(segments)
         k_NGK, v_NGK = self.keys_values(x_ND, positions_N)
         if not cache.max_len:  # a prompt: nothing is before it, so it attends to itself, as in the full forward pass
             y_ND = self._attend(x_ND, segments, k_NGK, v_NGK, segments, mask, bias, positions_N)
