@@ -170,7 +170,7 @@ def reordered(past: Past, rows_R: Tensor, count: int) -> tuple[list[int], Past]:
 
     Args:
         past: What is behind the rows so far.
-        rows_R: int64, on the host, for each new row the old one that it continues: one of the slot's that it belongs to.
+        rows_R: int64, on the host, for each new row the old one that it continues, all of a slot from one slot.
         count: Slots that go on. Where each has several rows that were one, they become the beams of a tree.
 
     Returns:

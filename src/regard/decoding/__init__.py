@@ -3,6 +3,6 @@
 from regard.decoding.lanes import Hypothesis
 from regard.decoding.options import DecodeOptions
 from regard.decoding.search import decode, window_start
-from regard.decoding.speculating import Draft, Lookup
+from regard.decoding.speculating import Draft, Lookup, Proposer
 
-__all__ = ["DecodeOptions", "Draft", "Hypothesis", "Lookup", "decode", "window_start"]
+__all__ = ["DecodeOptions", "Draft", "Hypothesis", "Lookup", "Proposer", "decode", "window_start"]

@@ -51,7 +51,7 @@ def best(logits_RV: Tensor, count: int) -> tuple[Tensor, Tensor]:
     Returns:
         Their scores and the tokens, (R, count); of equal bests the first, where one is asked for.
     """
-    rows, size = logits_RV.shape
+    size = logits_RV.shape[1]
     chunks = size // _CHUNK
     if chunks <= 2 * count:
         return tuple(logits_RV.max(-1, keepdim=True)) if count == 1 else tuple(logits_RV.topk(count))  # type: ignore[return-value]
@@ -109,7 +109,7 @@ def draw(logits_RV: Tensor, norms_R: Tensor, options: DecodeOptions, points_R: n
         sums_R = ((logits_RV.double() - most_R1) / options.temperature).exp_().sum(-1)
     token_R = np.zeros(rows, np.int64)
     open_R = np.arange(rows)
-    is_whole = options.top_p == 1.0 and options.min_p == 0.0
+    is_whole = options.top_p == 1.0 and options.min_p == 0.0 and not 0 < options.top_k < size
     for most in sorted({min(n, size, options.top_k or size) for n in (_NEAR, 16 * _NEAR, size)}):
         at_R = torch.from_numpy(open_R).to(logits_RV.device)
         value_RM, index_RM = (

@@ -43,7 +43,7 @@ class Lane:
 
     number: int
     limit: int
-    tokens: list[list[int]] = field(default_factory=lambda: [[]])
+    tokens: list[list[int]] = field(default_factory=lambda: [list[int]()])
     logprobs: list[float] = field(default_factory=lambda: [0.0])
     done: list[Hypothesis] = field(default_factory=list)
     proposed: int = 0

@@ -107,10 +107,10 @@ class Draft:
     def admit(self, before: int, tokens_N: Tensor, segments: Segments, room: Room) -> None:
         fresh = self.model.start(tokens_N, segments, 1, room)
         if not before or self._state is None:
-            self._state, self._read = fresh, [(length, []) for length in segments.lengths]
+            self._state, self._read = fresh, [(length, list[int]()) for length in segments.lengths]
             return
         self._state = self._state.put(torch.arange(before, before + len(segments)), fresh)
-        self._read += [(length, []) for length in segments.lengths]
+        self._read += [(length, list[int]()) for length in segments.lengths]
 
     def keep(self, order: Sequence[int]) -> None:
         if self._state is not None and order:
