@@ -285,7 +285,7 @@ class Chain:
     def __init__(self, probabilities: list[list[float]]) -> None:
         self.logits_VV = torch.tensor(probabilities, dtype=torch.float64).log()
 
-    def start(self, source_M: Tensor, segments: Segments, beams: int) -> ChainState:
+    def start(self, source_M: Tensor, segments: Segments, beams: int, room: object = None) -> ChainState:
         return ChainState(len(segments) * beams)
 
     def step(self, tokens_R: Tensor, state: ChainState) -> tuple[Tensor, ChainState]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
+from regard.attention.past import Past
 from regard.attention.segments import Segments, round_up
 from regard.errors import ContextError, UsageError
 
@@ -16,21 +17,19 @@ from regard.errors import ContextError, UsageError
 class KVCache:
     """Keys and values of B slots.
 
-    The storage is handed on: after ``new = old.append(…)`` use ``new`` alone.
+    The storage is handed on: after ``new = old.append(…)`` use ``new`` alone. It stays where it is while it has room,
+    whatever joins, leaves or changes its order.
 
     Attributes:
-        k_BCGK: Keys; only the first ``lengths_B`` places of a slot mean anything, the others hold zeros.
-        v_BCGK: Values, likewise.
-        lengths_B: int64, filled places.
-        max_len: A bound of the lengths known on the host.
-        even: The host knows that every length is ``max_len``.
+        k_store: Keys, (slots, C, G, K), of which the first B slots are in use.
+        v_store: Values, likewise.
+        past: How far the slots are filled; one object for the caches of all layers, so that what follows from it is
+            worked out once.
     """
 
-    k_BCGK: Tensor
-    v_BCGK: Tensor
-    lengths_B: Tensor
-    max_len: int
-    even: bool
+    k_store: Tensor
+    v_store: Tensor
+    past: Past
 
     @staticmethod
     def empty(
@@ -49,10 +48,9 @@ class KVCache:
         Returns:
             The cache.
         """
-        lengths_B = torch.zeros(count, dtype=torch.int64, device=like.device)
-        k_BCGK = like.new_zeros(count, capacity, num_kv_heads, head_dim)
-        v_BCGK = like.new_zeros(count, capacity, num_kv_heads, head_dim if value_dim is None else value_dim)
-        return KVCache(k_BCGK, v_BCGK, lengths_B, 0, True)
+        k_store = like.new_zeros(count, capacity, num_kv_heads, head_dim)
+        v_store = like.new_zeros(count, capacity, num_kv_heads, head_dim if value_dim is None else value_dim)
+        return KVCache(k_store, v_store, Past.nothing(count, like.device))
 
     @staticmethod
     def filled(k_MGK: Tensor, v_MGK: Tensor, segments: Segments) -> KVCache:
@@ -70,26 +68,65 @@ class KVCache:
         cache = KVCache.empty(len(segments), longest, k_MGK.shape[1], k_MGK.shape[2], k_MGK, v_MGK.shape[2])
         return cache.append(k_MGK, v_MGK, segments)
 
-    @cached_property
+    @property
+    def k_BCGK(self) -> Tensor:
+        """Keys; only the first ``lengths_B`` places of a slot mean anything, the others hold finite numbers."""
+        return self.k_store if len(self.k_store) == self.past.slots else self.k_store[: self.past.slots]
+
+    @property
+    def v_BCGK(self) -> Tensor:
+        """Values, likewise."""
+        return self.v_store if len(self.v_store) == self.past.slots else self.v_store[: self.past.slots]
+
+    @property
+    def lengths_B(self) -> Tensor:
+        """int64, tokens so far: of each slot, or of each row where several share a slot."""
+        return self.past.lengths_B
+
+    @property
+    def max_len(self) -> int:
+        """A bound of the filled places, known on the host."""
+        return self.past.max_len
+
+    @property
+    def even(self) -> bool:
+        """The host knows that every slot is filled up to ``max_len``."""
+        return self.past.even
+
+    @property
     def segments(self) -> Segments:
         """The slots, as what attention is told."""
-        known = (self.max_len,) * len(self.lengths_B) if self.even else None
-        return Segments.slots(self.lengths_B, self.k_BCGK.shape[1], self.max_len, clean=True, known_lengths=known)
+        return self.past.segments(self.k_store.shape[1])
 
-    def reserve(self, capacity: int) -> KVCache:
+    def positions_N(self, segments: Segments) -> Tensor:
+        """Number new tokens behind those that are there.
+
+        Args:
+            segments: How many of them go to each slot.
+
+        Returns:
+            int64, position of each.
+        """
+        return self.past.positions_N(segments)
+
+    def reserve(self, capacity: int, slots: int = 0) -> KVCache:
         """Make room.
 
         Args:
             capacity: Places that a slot must have.
+            slots: Slots that there must be.
 
         Returns:
             This cache where there is room already; else one with more, at most twice as much as asked for.
         """
-        if capacity <= self.k_BCGK.shape[1]:
+        more_slots = max(slots - len(self.k_store), 0)
+        more = max(round_up(capacity) - self.k_store.shape[1], 0) if capacity > self.k_store.shape[1] else 0
+        if not more and not more_slots:
             return self
-        more = round_up(capacity) - self.k_BCGK.shape[1]
-        k_BCGK, v_BCGK = (nn.functional.pad(x, (0, 0, 0, 0, 0, more)) for x in (self.k_BCGK, self.v_BCGK))
-        return replace(self, k_BCGK=k_BCGK, v_BCGK=v_BCGK)
+        k_store, v_store = (
+            nn.functional.pad(x, (0, 0, 0, 0, 0, more, 0, more_slots)) for x in (self.k_store, self.v_store)
+        )
+        return replace(self, k_store=k_store, v_store=v_store)
 
     def first(self, count: int) -> KVCache:
         """Keep the first slots only, without copying.
@@ -100,8 +137,7 @@ class KVCache:
         Returns:
             A view of them.
         """
-        lengths_B = self.lengths_B[:count]
-        return replace(self, k_BCGK=self.k_BCGK[:count], v_BCGK=self.v_BCGK[:count], lengths_B=lengths_B)
+        return replace(self, past=self.past.first(count))
 
     def append(self, k_NGK: Tensor, v_NGK: Tensor, segments: Segments) -> KVCache:
         """Add tokens behind those that are there.
@@ -118,25 +154,21 @@ class KVCache:
             UsageError: The new tokens are not of one sequence for each slot.
             ContextError: A slot would hold more than its capacity.
         """
-        if len(segments) != len(self.lengths_B) or k_NGK.shape[0] != segments.num_rows:
-            what = f"{k_NGK.shape[0]} rows of {len(segments)} sequences for {len(self.lengths_B)} slots"
+        if len(segments) != self.past.slots or k_NGK.shape[0] != segments.num_rows:
+            what = f"{k_NGK.shape[0]} rows of {len(segments)} sequences for {self.past.slots} slots"
             raise UsageError(what, where="KVCache.append", mend="give one sequence for each slot")
-        most = segments.max_len if segments.form == "uniform" else max(segments.lengths, default=0)
-        capacity = self.k_BCGK.shape[1]
-        if self.max_len + most > capacity and int((self.lengths_B + segments.lengths_B).max()) > capacity:
-            raise ContextError(f"{self.max_len} + {most} tokens in a cache for {capacity}")
-        if self.even and segments.form == "uniform":
-            places = slice(self.max_len, self.max_len + most)
-            self.k_BCGK[:, places] = k_NGK.unflatten(0, (len(segments), most))
-            self.v_BCGK[:, places] = v_NGK.unflatten(0, (len(segments), most))
-        else:
-            slot_N = segments.sequence_N()
-            place_N = self.lengths_B[slot_N] + segments.positions_N()
-            self.k_BCGK[slot_N, place_N] = k_NGK
-            self.v_BCGK[slot_N, place_N] = v_NGK
-        lengths_B = self.lengths_B + segments.lengths_B
-        even = self.even and segments.form == "uniform"
-        return KVCache(self.k_BCGK, self.v_BCGK, lengths_B, min(self.max_len + most, capacity), even)
+        past = self.past.after(segments)
+        if past.max_len > self.k_store.shape[1]:
+            most = segments.max_len if segments.form == "uniform" else max(segments.lengths, default=0)
+            raise ContextError(f"{self.max_len} + {most} tokens in a cache for {self.k_store.shape[1]}")
+        if not len(k_NGK):
+            return replace(self, past=past)
+        for mine, new in ((self.k_BCGK, k_NGK), (self.v_BCGK, v_NGK)):
+            if self.past.even and segments.form == "uniform":
+                mine[:, self.max_len : past.max_len] = new.view(len(segments), -1, *new.shape[1:])
+            else:
+                mine[self.past.places(segments)] = new
+        return KVCache(self.k_store, self.v_store, past)
 
     def select(self, index_R: Tensor) -> KVCache:
         """Give slots in another order: some left out, some repeated.
@@ -148,28 +180,61 @@ class KVCache:
             The cache; this one stays usable.
         """
         # Copy what is filled only; the rest of the new storage has zeros, not another slot's past.
-        k_RCGK = self.k_BCGK.new_zeros(len(index_R), *self.k_BCGK.shape[1:])
-        v_RCGK = self.v_BCGK.new_zeros(len(index_R), *self.v_BCGK.shape[1:])
-        k_RCGK[:, : self.max_len] = self.k_BCGK[:, : self.max_len][index_R]
-        v_RCGK[:, : self.max_len] = self.v_BCGK[:, : self.max_len][index_R]
-        return KVCache(k_RCGK, v_RCGK, self.lengths_B[index_R], self.max_len, self.even)
+        index = index_R.tolist()
+        k_store = self.k_store.new_zeros(len(index), *self.k_store.shape[1:])
+        v_store = self.v_store.new_zeros(len(index), *self.v_store.shape[1:])
+        index_R = index_R.to(self.k_store.device)
+        k_store[:, : self.max_len] = self.k_store[:, : self.max_len][index_R]
+        v_store[:, : self.max_len] = self.v_store[:, : self.max_len][index_R]
+        return KVCache(k_store, v_store, self.past.select(index))
 
-    def put(self, index_R: Tensor, other: KVCache) -> KVCache:
-        """Give some slots another past, shorter or longer than theirs.
-
-        The lengths are read back to the host, once.
+    def take(self, slots: Sequence[int], past: Past) -> KVCache:
+        """Go on with some of the slots where they lie: only those are copied that fill gaps.
 
         Args:
-            index_R: int64, the slots, each once.
-            other: What they are to hold, a slot for each.
+            slots: For each new slot the old one.
+            past: How far they are filled.
+
+        Returns:
+            The cache; this one is used up.
+        """
+        moved = [(here, slot) for here, slot in enumerate(slots) if here != slot]
+        if any(slot < len(slots) for _, slot in moved) or len({slot for _, slot in moved}) < len(moved):
+            return replace(self.select(torch.tensor(slots, dtype=torch.int64)), past=past)
+        for here, slot in moved:
+            for store in (self.k_store, self.v_store):
+                store[here, : self.max_len] = store[slot, : self.max_len]
+        return replace(self, past=past)
+
+    def put(self, index_R: Tensor, other: KVCache) -> KVCache:
+        """Give some slots another past, shorter or longer than theirs; slots behind the last are new.
+
+        Args:
+            index_R: int64, on the host, the rows that go on from there, each once.
+            other: What they go on from, a row for each.
 
         Returns:
             The cache with them; this one is used up.
         """
-        places = other.k_BCGK.shape[1]
-        cache = self.reserve(places)
-        for mine, theirs in ((cache.k_BCGK, other.k_BCGK), (cache.v_BCGK, other.v_BCGK)):
-            mine[index_R] = nn.functional.pad(theirs, (0, 0, 0, 0, 0, mine.shape[1] - places))
-        lengths_B = cache.lengths_B.index_copy(0, index_R, other.lengths_B)
-        lengths = lengths_B.tolist()
-        return replace(cache, lengths_B=lengths_B, max_len=max(lengths), even=len(set(lengths)) == 1)
+        past, slot, place = self.past.put(index_R.tolist(), other.past)
+        cache = self.reserve(max(past.max_len, other.max_len), past.slots)
+        count = other.max_len
+        for mine, theirs in ((cache.k_store, other.k_BCGK), (cache.v_store, other.v_BCGK)):
+            if place is None:  # whole slots: what they held before goes
+                mine[slot, count : max(self.max_len, count)] = 0.0
+                mine[slot, :count] = theirs[:, :count]
+            else:
+                mine[slot[:, None], place] = theirs[:, :count]
+        return replace(cache, past=past)
+
+
+def shared(caches: Sequence[KVCache]) -> tuple[KVCache, ...]:
+    """Give the caches of all layers one past, so that what follows from it is worked out once.
+
+    Args:
+        caches: Caches that are filled alike.
+
+    Returns:
+        The same with the first one's past.
+    """
+    return tuple(replace(cache, past=caches[0].past) for cache in caches)

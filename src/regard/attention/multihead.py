@@ -187,7 +187,7 @@ class MultiHeadAttention(Site):
         """
         positions_N = None
         if self.rotary_base is not None:
-            positions_N = segments.positions_N() + cache.lengths_B[segments.sequence_N()]
+            positions_N = cache.positions_N(segments)
         q_NHK, k_NGK, v_NGK = self._project(x_ND, positions_N)
         if not cache.max_len:  # a prompt: nothing is before it, so it attends to itself, as in the full forward pass
             y_ND = self._attend(q_NHK, segments, k_NGK, v_NGK, segments, mask, bias)

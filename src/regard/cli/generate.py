@@ -38,6 +38,13 @@ def generate(
         ),
     ] = None,
     batch: Annotated[int | None, Parameter(help="Lines answered together. [default: 64; 1 on a terminal]")] = None,
+    speculate: Annotated[
+        int | None, Parameter(help="Tokens proposed ahead and read in one pass; what is written stays the same.")
+    ] = None,
+    draft: Annotated[
+        str | None,
+        Parameter(help="A smaller model with the same tokenizer that proposes them. [default: the text so far]"),
+    ] = None,
     stream: Annotated[bool, Parameter(negative="", help="Print pieces as they come, line after line.")] = False,
     count: Annotated[int | None, Parameter(help="Images to make.")] = None,
     out: Annotated[
@@ -57,7 +64,7 @@ def generate(
     texts = {
         **{"tokens": tokens, "beam": beam, "sample": sample, "temperature": temperature, "top-k": top_k},
         **{"top-p": top_p, "min-p": min_p, "repetition-penalty": repetition_penalty, "stop": stop, "full": full},
-        **{"batch": batch, "stream": stream or None},
+        **{"batch": batch, "stream": stream or None, "speculate": speculate, "draft": draft},
     }
     batch = (1 if stream or sys.stdin.isatty() else 64) if batch is None else batch
     if batch < 1:
@@ -98,16 +105,26 @@ def generate(
     unused = [f"--{name}" for name, value in draws.items() if value is not None]
     if unused and not options.sample:
         raise UsageError(f"{' and '.join(unused)} without --sample", mend="add --sample, or leave it out")
-    more: dict[str, Any] = {"min_p": min_p, "repetition_penalty": repetition_penalty}
+    more: dict[str, Any] = {"min_p": min_p, "repetition_penalty": repetition_penalty, "speculate": speculate}
     more = {key: value for key, value in more.items() if value is not None}
     options = replace(options, **more, stop=options.stop if stop is None else tuple(stop))
+    proposing: Generator | None = None
+    if draft is not None:
+        if not options.speculate:
+            raise UsageError("--draft without --speculate", mend="add --speculate N, or leave it out")
+        small = regard.load(check_model_path(draft), device)
+        if not isinstance(small, Generator):
+            raise UsageError("this draft does not go on from texts", where=draft, mend="give a causal language model")
+        proposing = small
     full = full or ("cut" if tokens is None else "error")
     waiting: list[str] = []
     done = 0
 
     def show(one: Generation) -> None:
         if json:
-            write_json({"text": one.text, "logprob": one.logprob, "tokens": one.tokens, "ended": one.ended})
+            counts = {"proposed": one.proposed, "accepted": one.accepted} if options.speculate else {}
+            row = {"text": one.text, "logprob": one.logprob, "tokens": one.tokens, "ended": one.ended}
+            write_json({**row, **counts})
         else:
             write_line(" ".join(one.text.splitlines()))
 
@@ -115,10 +132,11 @@ def generate(
         nonlocal done
         if stream:
             for text in waiting:
-                loaded.generate([text], options, on_full=full, first=done, listen=lambda _, piece: _write(piece))
+                how = {"on_full": full, "first": done, "draft": proposing}
+                loaded.generate([text], options, **how, listen=lambda _, piece: _write(piece))
                 write_line("")
         else:
-            for one in loaded.generate(waiting, options, on_full=full, first=done):
+            for one in loaded.generate(waiting, options, on_full=full, first=done, draft=proposing):
                 show(one)
         done += len(waiting)
         waiting.clear()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from regard.errors import UsageError
 
 MAX_BEAMS = 1024
+MAX_AHEAD = 64
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class DecodeOptions:
         seed: Of the draws; the same input at the same place draws the same in any batch.
         length_offset: The 5 of the penalty's formula; 0 divides by length^α, as many public models expect.
         banned: Tokens that are never chosen, by number: those of public models that no training ever reached.
+        speculate: Tokens that are proposed ahead and read in one pass with the newest one; 0 for none. What is written
+            stays the same.
     """
 
     beam: int = 1
@@ -48,6 +51,7 @@ class DecodeOptions:
     seed: int = 0
     length_offset: float = 5.0
     banned: tuple[int, ...] = ()
+    speculate: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what cannot be done.
@@ -55,7 +59,7 @@ class DecodeOptions:
         Raises:
             UsageError: A number is out of its range, or a count is not whole.
         """
-        whole = ("beam", "n_best", "max_extra_tokens", "top_k", "seed")
+        whole = ("beam", "n_best", "max_extra_tokens", "top_k", "seed", "speculate")
         for name in whole:
             if type(getattr(self, name)) is not int:
                 raise UsageError(f"{name} is {getattr(self, name)!r}", mend="give a whole number")
@@ -84,6 +88,8 @@ class DecodeOptions:
             ),
             (all(self.stop), "an empty text in stop", "leave it out"),
             (not (self.sample and self.beam > 1), f"sampling with beam {self.beam}", "sample with beam 1"),
+            (0 <= self.speculate <= MAX_AHEAD, f"speculate is {self.speculate}", f"give 0 to {MAX_AHEAD}"),
+            (not (self.speculate and self.beam > 1), f"speculating with beam {self.beam}", "speculate with beam 1"),
             (0 <= self.seed < 2**63, f"seed is {self.seed}", "give 0 to 2^63 - 1"),
             (
                 all(type(token) is int and token >= 0 for token in self.banned),

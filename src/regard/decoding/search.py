@@ -2,48 +2,20 @@
 
 from __future__ import annotations
 
-import math
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from regard.attention import Segments
+from regard.decoding.choosing import best, draw, log_norms, penalized
+from regard.decoding.lanes import Group, Hypothesis, Lane, filled, penalty
 from regard.decoding.options import DecodeOptions
+from regard.decoding.speculating import Proposer
 from regard.errors import NumericError, UsageError
-from regard.models.interface import EncoderDecoder, LanguageModel
-
-
-@dataclass(frozen=True)
-class Hypothesis:
-    """An output.
-
-    Attributes:
-        tokens: Without start and end.
-        logprob: Natural-log probability of the tokens, and of the end where it came.
-        score: ``logprob`` over the length penalty: what hypotheses are ranked by.
-        ended: The end token was chosen; False where the limit cut the output.
-    """
-
-    tokens: list[int]
-    logprob: float
-    score: float
-    ended: bool
-
-
-@dataclass
-class _Source:
-    """What is known of one source while it is decoded."""
-
-    limit: int
-    done: list[Hypothesis] = field(default_factory=list)
-
-
-def penalty(length: int, alpha: float, offset: float = 5.0) -> float:
-    """Compute ((k + length) / (k + 1))^α, the length counted with the end token (k is 5 in Wu et al. 2016, eq. 14)."""
-    return ((offset + length) / (offset + 1)) ** alpha
+from regard.models.interface import EncoderDecoder, LanguageModel, Room
 
 
 def window_start(length: int, context: int) -> int:
@@ -83,8 +55,10 @@ def decode(
     context: int | None = None,
     is_over: Callable[[list[int]], bool] | None = None,
     listen: Callable[[int, int], None] | None = None,
+    lanes: int | None = None,
+    proposer: Proposer | None = None,
 ) -> list[list[Hypothesis]]:
-    """Decode a batch of sources.
+    """Decode sources.
 
     Beam search keeps, for each source, the K best prefixes by log-probability. A prefix that ends among the K best
     continuations is set aside; a source is done when K are, or when no prefix can still beat the worst of them, or at
@@ -100,12 +74,15 @@ def decode(
         options: How outputs are chosen.
         places: Place of each source in the user's input, for the draws; None numbers them from 0.
         limits: Tokens of each output at most; None is the source's length and ``max_extra_tokens``.
-        prompts: Tokens of each prompt, for the repetition penalty and for windows.
+        prompts: Tokens of each prompt, for the repetition penalty, for windows and for what is proposed ahead.
         context: Tokens that a language model reads at once; a text that outgrows it goes on from its last ones, see
             :func:`window_start`. None where the limits leave room.
         is_over: Says of an output's tokens whether they end it, as a stop text does; the last of them counts.
         listen: Told each token of each source's only beam as it is chosen, but for one that ends it: the source's
             index, and the token.
+        lanes: Sources that are decoded side by side: whenever outputs have ended, the next sources take their place.
+            None decodes all at once.
+        proposer: What proposes tokens ahead where ``options.speculate`` asks for them.
 
     Returns:
         For each source up to ``n_best`` hypotheses, best first.
@@ -124,218 +101,314 @@ def decode(
         room = model.max_target_tokens if isinstance(model, EncoderDecoder) else None
         limits = [length + options.max_extra_tokens for length in segments.lengths]
         limits = limits if room is None else [min(limit, room) for limit in limits]
-    sources = [_Source(limit) for limit in limits]
-    if not sources:
+    if not len(limits):
         return []
-    first_B = torch.as_tensor(start_id, device=source_M.device).expand(len(sources))
+    first_B = torch.as_tensor(start_id).expand(len(limits)).tolist()
     end_ids = (end_id,) if isinstance(end_id, int) else tuple(end_id)
-    search = _Search(model, source_M, segments, first_B, end_ids, options, places or range(len(sources)), sources)
-    search.prompts, search.context, search.is_over, search.listen = prompts, context, is_over, listen
-    while search.alive:
-        search.step()
-    ranked = (sorted(source.done, key=lambda h: -h.score) for source in sources)
+    search = _Search(model, first_B, end_ids, options, places or range(len(limits)), prompts, context)
+    search.is_over, search.listen, search.proposer = is_over, listen, proposer
+    lanes = len(limits) if lanes is None else min(max(lanes, 1), len(limits))
+    found = search.run(source_M, segments, limits, lanes)
+    ranked = (sorted(done, key=lambda h: -h.score) for done in found)
     return [hypotheses[: options.n_best] for hypotheses in ranked]
 
 
 class _Search:
-    """A batch being decoded: rows = the sources that are still alive × beams."""
+    """Sources being decoded, some of them at a time."""
 
     def __init__(
         self,
         model: EncoderDecoder | LanguageModel,
-        source_M: Tensor,
-        segments: Segments,
-        first_B: Tensor,
+        first_B: Sequence[int],
         end_ids: tuple[int, ...],
         options: DecodeOptions,
         places: Sequence[int],
-        sources: list[_Source],
+        prompts: Sequence[Sequence[int]] | None,
+        context: int | None,
     ) -> None:
-        self.model, self.options, self.end_ids, self.places, self.sources = model, options, end_ids, places, sources
-        self.prompts: Sequence[Sequence[int]] | None = None
-        self.context: int | None = None
+        self.model, self.first_B, self.end_ids, self.options, self.places = model, first_B, end_ids, options, places
+        self.prompts, self.context = prompts, context
         self.is_over: Callable[[list[int]], bool] | None = None
         self.listen: Callable[[int, int], None] | None = None
-        self.state = model.start(source_M, segments, options.beam)
-        self.alive = list(range(len(sources)))
-        self.banned = list(options.banned)
-        count, beam = len(sources), options.beam
-        self.last_R = first_B.repeat_interleave(beam)
-        # Tokens and log-probabilities of each prefix. All but one beam start impossible, so that the first step does
-        # not find the same continuation K times.
-        self.tokens_BKT = np.zeros((count, beam, 0), np.int64)
-        self.logprob_BK = np.full((count, beam), -np.inf)
-        self.logprob_BK[:, 0] = 0.0
+        self.proposer: Proposer | None = None
+        self.device = torch.device("cpu")
 
-    def step(self) -> None:
-        """Read the newest tokens, choose the next ones, set finished ones aside."""
-        self._make_room()
-        logits_RV, self.state = self.model.step(self.last_R, self.state)
+    def run(self, source_M: Tensor, segments: Segments, limits: Sequence[int], lanes: int) -> list[list[Hypothesis]]:
+        """Decode all sources, in their order, so many side by side."""
+        self.device = source_M.device
+        sources = source_M.split(list(segments.lengths))
+        all_lanes = [Lane(number, limit) for number, limit in enumerate(limits)]
+        most = max((len(source) + limit for source, limit in zip(sources, limits, strict=True)), default=0) + 1
+        most = most if self.context is None else min(most, self.context)
+        longest = max(segments.lengths, default=0)
+        if isinstance(self.model, EncoderDecoder):
+            room = Room(lanes, max(limits) + 1, max(limits) + 1, longest)
+        else:
+            room = Room(lanes, most + self.options.speculate, max(limits) + 1)
+        waiting, group = deque(all_lanes), Group([], None)
+        while waiting or group.lanes:
+            free = lanes - len(group.lanes)
+            if waiting and (not group.lanes or free >= max(lanes // 8, 1)):
+                self._admit(group, [waiting.popleft() for _ in range(min(free, len(waiting)))], sources, room)
+            elif self.options.beam == 1:
+                self._step_ahead(group)
+            else:
+                self._step(group)
+        return [lane.done for lane in all_lanes]
+
+    def _admit(self, group: Group, lanes: list[Lane], sources: Sequence[Tensor], room: Room) -> None:
+        """Read new sources in one pass, and let them join those that are being decoded."""
+        read = [sources[lane.number] for lane in lanes]
+        segments = Segments.ragged([len(source) for source in read], self.device)
+        fresh = Group(lanes, self.model.start(torch.cat(list(read)), segments, 1, room))
+        if self.proposer is not None:
+            self.proposer.admit(len(group.lanes), torch.cat(list(read)), segments, room)
+        if self.options.beam > 1:  # the beams of a source part at its first token
+            self._step(fresh)
+        if not fresh.lanes:
+            return
+        if group.lanes:
+            before = len(group.lanes) * fresh.width
+            rows_R = torch.arange(before, before + len(fresh.lanes) * fresh.width)
+            fresh.state = group.state.put(rows_R, fresh.state)
+        group.lanes, group.state = group.lanes + fresh.lanes, fresh.state
+
+    def _read(self, group: Group, ahead: Sequence[Sequence[int]] = ()) -> Tensor:
+        """Read the newest token of each row, and what is proposed to come, and score what follows each."""
+        self._make_room(group)
+        tokens: list[int] = []
+        for place, lane in enumerate(group.lanes):
+            for row in lane.tokens:
+                tokens.append(row[-1] if row else self.first_B[lane.number])
+            tokens += ahead[place] if ahead else ()
+        tokens_N = torch.tensor(tokens, dtype=torch.int64, device=self.device)
+        if ahead and ahead[0]:
+            logits_NV, group.state = self.model.extend(tokens_N, group.state)  # type: ignore[union-attr]
+        else:
+            logits_NV, group.state = self.model.step(tokens_N, group.state)
+        return logits_NV
+
+    def _scores(self, logits_NV: Tensor, seen: Callable[[], list[list[int]]]) -> tuple[Tensor, Tensor]:
+        """Give the scores among which tokens are chosen, and their normalizers."""
         if self.options.repetition_penalty != 1.0:
-            logits_RV = self._penalized(logits_RV)
-        # In float64, so that adding up hundreds of steps rounds the same in any batch.
-        logp_RV = logits_RV.double().log_softmax(-1)
+            logits_NV = penalized(logits_NV, seen(), self.options.repetition_penalty)
+        norms_N = log_norms(logits_NV)
         if self.options.banned:
-            logp_RV[:, self.banned] = -math.inf
-        token_BC, beam_BC, logprob_BC = self._draw(logp_RV) if self.options.sample else self._best(logp_RV)
-        if np.isnan(logprob_BC).any():
-            raise NumericError("the model's scores are not numbers", where="decoding", mend="its weights are damaged")
-        beam, length = self.options.beam, self.tokens_BKT.shape[2]
-        kept_B: list[int] = []
-        tokens_BK: list[list[int]] = []
-        parents_BK: list[list[int]] = []
-        logprob_BK: list[list[float]] = []
-        for place, number in enumerate(self.alive):
-            source = self.sources[number]
-            next_tokens: list[int] = []
-            next_parents: list[int] = []
-            next_logprobs: list[float] = []
-            ended_here: set[int] = set()
-            for rank, (token, parent, logprob) in enumerate(
-                zip(token_BC[place].tolist(), beam_BC[place].tolist(), logprob_BC[place].tolist(), strict=True)
-            ):
-                if logprob == -np.inf:
-                    continue
-                stopped = length < source.limit and self._stops(place, parent, token)
-                if token in self.end_ids or stopped:
-                    ended_here.add(parent)
-                    if rank < beam and len(source.done) < beam:
-                        tokens = self.tokens_BKT[place, parent]
-                        self._finish(source, np.append(tokens, token) if stopped else tokens, logprob, True)
-                elif len(next_tokens) < beam:
-                    next_tokens.append(token)
-                    next_parents.append(parent)
-                    next_logprobs.append(logprob)
-            if self._is_done(source, next_logprobs):
-                continue
-            if length == source.limit:
-                self._cut(source, place, ended_here)
-                continue
-            missing = beam - len(next_tokens)
-            kept_B.append(place)
-            self._tell(place, next_tokens[0])
-            tokens_BK.append(next_tokens + [next_tokens[0]] * missing)
-            parents_BK.append(next_parents + [0] * missing)
-            logprob_BK.append(next_logprobs + [-np.inf] * missing)
-        self._go_on(kept_B, tokens_BK, parents_BK, logprob_BK)
+            banned = torch.tensor(self.options.banned, device=logits_NV.device)
+            logits_NV = logits_NV.index_fill(1, banned, -torch.inf)
+        return logits_NV, norms_N
 
-    def _make_room(self) -> None:
+    def _step_ahead(self, group: Group) -> None:
+        """Choose the next token of each lane; and those after it, as long as they are what was proposed."""
+        ahead = self._proposals(group)
+        each = len(ahead[0]) + 1
+        logits_NV = self._read(group, ahead)
+
+        def seen() -> list[list[int]]:
+            texts = [self._text(lane, lane.tokens[0]) for lane in group.lanes]
+            return [text + list(more[:done]) for text, more in zip(texts, ahead, strict=True) for done in range(each)]
+
+        logits_NV, norms_N = self._scores(logits_NV, seen)
+        if self.options.sample:
+            points = [
+                self._point(lane.number, len(lane.tokens[0]) + done) for lane in group.lanes for done in range(each)
+            ]
+            token_N1 = draw(logits_NV, norms_N, self.options, np.array(points))
+            value_N1 = logits_NV.gather(1, token_N1)
+        else:
+            value_N1, token_N1 = best(logits_NV, 1)
+        tokens = token_N1[:, 0].tolist()
+        logprobs = (value_N1[:, 0].double() - norms_N).tolist()
+        if any(value != value for value in logprobs):
+            raise NumericError("the model's scores are not numbers", where="decoding", mend="its weights are damaged")
+        kept: list[int] = []
+        taken: list[int] = []
+        for place, lane in enumerate(group.lanes):
+            lane.proposed += each - 1
+            done = 0
+            while True:
+                at = place * each + done
+                goes_on = self._take(lane, tokens[at], logprobs[at])
+                done += 1
+                if not goes_on or done == each or ahead[place][done - 1] != tokens[at]:
+                    break
+                lane.accepted += 1
+            if goes_on:
+                kept.append(place)
+            taken.append(done)
+        if each > 1 and min(taken) < each:
+            lengths = [len(self._text(lane, lane.tokens[0])) - 1 for lane in group.lanes]
+            group.state = group.state.rewind(lengths)
+        self._leave(group, kept)
+
+    def _take(self, lane: Lane, token: int, logprob: float) -> bool:
+        """Add a token to a lane's only prefix, and say whether it goes on."""
+        (tokens,) = lane.tokens
+        if logprob == -np.inf:
+            return False
+        logprob += lane.logprobs[0]
+        stopped = len(tokens) < lane.limit and self._stops(tokens, token)
+        if token in self.end_ids or stopped:
+            self._finish(lane, [*tokens, token] if stopped else tokens, logprob, True)
+            return False
+        if len(tokens) == lane.limit:
+            self._finish(lane, tokens, lane.logprobs[0], False)
+            return False
+        tokens.append(token)
+        lane.logprobs[0] = logprob
+        if self.listen is not None:
+            self.listen(lane.number, token)
+        return True
+
+    def _leave(self, group: Group, kept: list[int], width: int = 1, parents: list[list[int]] | None = None) -> None:
+        """Let lanes leave that are done, the last ones filling the gaps, and rows go on from their parents."""
+        order = list(range(len(kept))) if len(kept) == len(group.lanes) else filled(kept)
+        gone = len(order) < len(group.lanes)
+        if parents is None:
+            rows = order
+        else:
+            found = dict(zip(kept, parents, strict=True))
+            rows = [place * width + parent for place in order for parent in found[place]]
+        if order and (gone or rows != list(range(len(group.lanes) * width))):
+            sources_B = torch.tensor(order) if gone else None
+            group.state = group.state.select(torch.tensor(rows), sources_B)
+        if gone and self.proposer is not None:
+            self.proposer.keep(order)
+        group.lanes = [group.lanes[place] for place in order]
+
+    def _step(self, group: Group) -> None:
+        """Choose the next tokens of each lane's beams, and set finished ones aside."""
+        beam, width = self.options.beam, group.width
+        rows = [(lane, tokens) for lane in group.lanes for tokens in lane.tokens]
+        logits_RV = self._read(group)
+        logits_RV, norms_R = self._scores(logits_RV, lambda: [self._text(lane, tokens) for lane, tokens in rows])
+        # At most E K of the (E + 1) K best continuations end, so K remain; a stop text rarely comes by many tokens.
+        most = (len(self.end_ids) + 1) * beam + (16 if self.is_over else 0)
+        value_RM, token_RM = best(logits_RV, min(most, logits_RV.shape[1]))
+        logp_RM = (value_RM.double() - norms_R[:, None]).cpu().numpy()
+        past_BK = np.array([lane.logprobs for lane in group.lanes])
+        total_BN = (past_BK[..., None] + logp_RM.reshape(len(group.lanes), width, -1)).reshape(len(group.lanes), -1)
+        if np.isnan(total_BN).any():
+            raise NumericError("the model's scores are not numbers", where="decoding", mend="its weights are damaged")
+        place_BC = np.argsort(-total_BN, 1, kind="stable")[:, :most]
+        parent_BC = place_BC // logp_RM.shape[1]
+        total_BC = np.take_along_axis(total_BN, place_BC, 1)
+        token_BC = np.take_along_axis(token_RM.cpu().numpy().reshape(len(group.lanes), -1), place_BC, 1)
+        kept: list[int] = []
+        parents: list[list[int]] = []
+        for place, lane in enumerate(group.lanes):
+            found = zip(token_BC[place].tolist(), parent_BC[place].tolist(), total_BC[place].tolist(), strict=True)
+            chosen = self._choose(lane, list(found))
+            if chosen:
+                kept.append(place)
+                parents.append(chosen)
+        self._leave(group, kept, width, parents)
+
+    def _choose(self, lane: Lane, found: list[tuple[int, int, float]]) -> list[int]:
+        """Go on with the best continuations (token, prefix, log-probability) of a lane that do not end.
+
+        Returns:
+            For each of its new rows the old one; none where it is done.
+        """
+        beam, length = self.options.beam, len(lane.tokens[0])
+        going: list[tuple[int, int, float]] = []
+        ended_here: set[int] = set()
+        for rank, (token, parent, logprob) in enumerate(found):
+            if logprob == -np.inf:
+                continue
+            tokens = lane.tokens[parent]
+            stopped = length < lane.limit and self._stops(tokens, token)
+            if token in self.end_ids or stopped:
+                ended_here.add(parent)
+                if rank < beam and len(lane.done) < beam:
+                    self._finish(lane, [*tokens, token] if stopped else tokens, logprob, True)
+            elif len(going) < beam:
+                going.append((token, parent, logprob))
+        if self._is_done(lane, [logprob for _, _, logprob in going]):
+            return []
+        if length == lane.limit:
+            self._cut(lane, ended_here)
+            return []
+        # Too few tokens for all beams: the others are impossible from here on.
+        going += [(going[0][0], 0, -np.inf)] * (beam - len(going))
+        lane.tokens = [[*lane.tokens[parent], token] for token, parent, _ in going]
+        lane.logprobs = [logprob for _, _, logprob in going]
+        return [parent for _, parent, _ in going]
+
+    def _make_room(self, group: Group) -> None:
         """Read the last tokens of texts that have outgrown the context anew: exact with positions of any kind."""
-        written, beam = self.tokens_BKT.shape[2], self.options.beam
-        if self.context is None or self.prompts is None or not written:
+        if self.context is None or self.prompts is None:
             return
         rows: list[int] = []
         windows: list[list[int]] = []
-        for place, number in enumerate(self.alive):
-            length = len(self.prompts[number]) + written
+        for place, lane in enumerate(group.lanes):
+            written = len(lane.tokens[0])
+            length = len(self.prompts[lane.number]) + written
             start = window_start(length, self.context)
-            if start == window_start(length - 1, self.context):
+            if not written or start == window_start(length - 1, self.context):
                 continue
-            rows += range(place * beam, (place + 1) * beam)
-            windows += [[*self.prompts[number], *tokens.tolist()][start:-1] for tokens in self.tokens_BKT[place]]
+            rows += range(place * group.width, (place + 1) * group.width)
+            windows += [self._text(lane, tokens)[start:-1] for tokens in lane.tokens]
         if rows:
             tokens = [token for window in windows for token in window]
-            tokens_N = torch.tensor(tokens, dtype=torch.int64, device=self.last_R.device)
-            segments = Segments.ragged([len(window) for window in windows], self.last_R.device)
+            tokens_N = torch.tensor(tokens, dtype=torch.int64, device=self.device)
+            segments = Segments.ragged([len(window) for window in windows], self.device)
             anew = self.model.start(tokens_N, segments, 1)
-            self.state = self.state.put(torch.tensor(rows, device=self.last_R.device), anew)
+            group.state = group.state.put(torch.tensor(rows), anew)
 
-    def _stops(self, place: int, parent: int, token: int) -> bool:
+    def _text(self, lane: Lane, tokens: list[int]) -> list[int]:
+        """Give the prompt and what is written."""
+        return [*(() if self.prompts is None else self.prompts[lane.number]), *tokens]
+
+    def _proposals(self, group: Group) -> list[list[int]]:
+        """Ask what may come next, as many tokens for each lane; none where a text is about to fill the context."""
+        count = self.options.speculate
+        if self.proposer is None or not count or self.prompts is None:
+            return [[] for _ in group.lanes]
+        texts = [self._text(lane, lane.tokens[0]) for lane in group.lanes]
+        room = max(lane.limit - len(lane.tokens[0]) for lane in group.lanes)
+        count = min(count, room, count if self.context is None else self.context - max(map(len, texts)))
+        if count < 1:
+            return [[] for _ in group.lanes]
+        points = [
+            [self._point(lane.number, len(lane.tokens[0]) + ahead) for ahead in range(count)]
+            if self.options.sample
+            else []
+            for lane in group.lanes
+        ]
+        found = self.proposer.propose(texts, count, self.options, points)
+        most = max(map(len, found))
+        return [[*some, *[0] * (most - len(some))] for some in found]
+
+    def _point(self, number: int, step: int) -> float:
+        """Draw the number that decides on a token: of a stream of its source's own."""
+        stream = np.random.Philox(key=[self.options.seed, self.places[number]], counter=[0, 0, 0, step])
+        return np.random.Generator(stream).random()
+
+    def _stops(self, tokens: list[int], token: int) -> bool:
         """Whether a token that is no end ends its output all the same."""
-        return (
-            self.is_over is not None
-            and token not in self.end_ids
-            and self.is_over([*self.tokens_BKT[place, parent].tolist(), token])
-        )
+        return self.is_over is not None and token not in self.end_ids and self.is_over([*tokens, token])
 
-    def _tell(self, place: int, token: int) -> None:
-        if self.listen is not None and self.options.beam == 1:
-            self.listen(self.alive[place], token)
-
-    def _penalized(self, logits_RV: Tensor) -> Tensor:
-        """Make tokens that were there before less likely."""
-        beam, factor = self.options.beam, self.options.repetition_penalty
-        seen_RV = torch.zeros_like(logits_RV, dtype=torch.bool)
-        for place, number in enumerate(self.alive):
-            prompt = [] if self.prompts is None else self.prompts[number]
-            for row, tokens in enumerate(self.tokens_BKT[place], place * beam):
-                seen_RV[row, torch.tensor([*prompt, *tokens.tolist()], dtype=torch.int64)] = True
-        return torch.where(seen_RV, torch.where(logits_RV > 0, logits_RV / factor, logits_RV * factor), logits_RV)
-
-    def _best(self, logp_RV: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Find the (E + 1) K best continuations of each source: at most E K of them end, so K remain."""
-        beam, vocabulary = self.options.beam, logp_RV.shape[-1]
-        most = (len(self.end_ids) + 1) * beam + (16 if self.is_over else 0)  # a stop text rarely comes by many tokens
-        total_BKV = torch.from_numpy(self.logprob_BK).to(logp_RV.device)[..., None] + logp_RV.unflatten(0, (-1, beam))
-        best_BC = total_BKV.flatten(1).topk(min(most, beam * vocabulary), sorted=True)
-        index_BC = best_BC.indices.cpu().numpy()
-        return index_BC % vocabulary, index_BC // vocabulary, best_BC.values.cpu().numpy()
-
-    def _draw(self, logp_RV: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Draw a continuation of each source from its own stream of numbers."""
-        options, step = self.options, self.tokens_BKT.shape[2]
-        # The best at 0 first, so that the smallest temperature makes the others impossible and not everything infinite.
-        sorted_RV = (
-            ((logp_RV - logp_RV.amax(-1, keepdim=True)) / options.temperature)
-            .softmax(-1)
-            .sort(dim=-1, descending=True, stable=True)
-        )
-        probability_RV = sorted_RV.values
-        before_RV = probability_RV.cumsum(-1) - probability_RV
-        keep_RV = (before_RV < options.top_p) & (probability_RV >= options.min_p * probability_RV[:, :1])
-        if options.top_k:
-            keep_RV[:, options.top_k :] = False
-        cumulative_RV = (probability_RV * keep_RV).cumsum(-1).cpu().numpy()
-        rank_R = []
-        for row, number in enumerate(self.alive):
-            stream = np.random.Philox(key=[options.seed, self.places[number]], counter=[0, 0, 0, step])
-            point = np.random.Generator(stream).random() * cumulative_RV[row, -1]
-            rank_R.append(int(np.searchsorted(cumulative_RV[row], point, side="right")))
-        rank_R1 = torch.tensor(rank_R, device=logp_RV.device)[:, None].clamp(max=logp_RV.shape[-1] - 1)
-        token_R1 = sorted_RV.indices.gather(-1, rank_R1)
-        logprob_R1 = self.logprob_BK + logp_RV.gather(-1, token_R1).cpu().numpy()
-        token_BC = token_R1.cpu().numpy()
-        return token_BC, np.zeros_like(token_BC), logprob_R1
-
-    def _finish(self, source: _Source, tokens: np.ndarray, logprob: float, ended: bool) -> None:
+    def _finish(self, lane: Lane, tokens: list[int], logprob: float, ended: bool) -> None:
         score = logprob / penalty(len(tokens) + 1, self.options.length_penalty, self.options.length_offset)
-        source.done.append(Hypothesis(tokens.tolist(), float(logprob), float(score), ended))
+        lane.done.append(Hypothesis(list(tokens), logprob, score, ended, lane.proposed, lane.accepted))
 
-    def _is_done(self, source: _Source, live: list[float]) -> bool:
+    def _is_done(self, lane: Lane, live: list[float]) -> bool:
         """Whether nothing that is still going can enter the results."""
-        if not live or len(source.done) >= self.options.beam:
+        if not live or len(lane.done) >= self.options.beam:
             return True
-        if len(source.done) < self.options.n_best:
+        if len(lane.done) < self.options.n_best:
             return False
         # A log-probability only falls; the penalty that helps it most is that of the longest output.
-        reachable = live[0] / penalty(source.limit + 1, self.options.length_penalty, self.options.length_offset)
-        worst = sorted((h.score for h in source.done), reverse=True)[self.options.n_best - 1]
+        reachable = live[0] / penalty(lane.limit + 1, self.options.length_penalty, self.options.length_offset)
+        worst = sorted((h.score for h in lane.done), reverse=True)[self.options.n_best - 1]
         return worst >= reachable
 
-    def _cut(self, source: _Source, place: int, ended: set[int]) -> None:
+    def _cut(self, lane: Lane, ended: set[int]) -> None:
         """Stop at the limit, and say so: give prefixes as they are where too few outputs ended by themselves."""
-        missing = max(self.options.n_best - len(source.done), 0)
+        missing = max(self.options.n_best - len(lane.done), 0)
         # A prefix that has just ended is among the results already.
-        done = {beam for beam in ended if any(self.tokens_BKT[place, beam].tolist() == h.tokens for h in source.done)}
-        for beam in np.argsort(-self.logprob_BK[place], kind="stable")[:missing]:
-            if self.logprob_BK[place, beam] > -np.inf and beam not in done:
-                self._finish(source, self.tokens_BKT[place, beam], self.logprob_BK[place, beam], False)
-
-    def _go_on(
-        self, kept_B: list[int], tokens_BK: list[list[int]], parents_BK: list[list[int]], logprob_BK: list[list[float]]
-    ) -> None:
-        """Bring tokens, log-probabilities and the model's state into the new order; sources that are done leave."""
-        beam, device = self.options.beam, self.last_R.device
-        if not kept_B:
-            self.alive = []
-            return
-        kept, parents, tokens = np.array(kept_B), np.array(parents_BK), np.array(tokens_BK)
-        rows_R = (kept[:, None] * beam + parents).flatten()
-        if len(rows_R) != self.last_R.shape[0] or (rows_R != np.arange(len(rows_R))).any():
-            sources_B = None if len(kept) == len(self.alive) else torch.from_numpy(kept).to(device)
-            self.state = self.state.select(torch.from_numpy(rows_R).to(device), sources_B)
-        past_BKT = np.take_along_axis(self.tokens_BKT[kept], parents[..., None], 1)
-        self.tokens_BKT = np.concatenate([past_BKT, tokens[..., None]], -1)
-        self.logprob_BK = np.array(logprob_BK)
-        self.last_R = torch.from_numpy(tokens.flatten()).to(device)
-        self.alive = [self.alive[place] for place in kept_B]
+        done = {row for row in ended if any(lane.tokens[row] == h.tokens for h in lane.done)}
+        for row in sorted(range(len(lane.tokens)), key=lambda row: -lane.logprobs[row])[:missing]:
+            if lane.logprobs[row] > -np.inf and row not in done:
+                self._finish(lane, lane.tokens[row], lane.logprobs[row], False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -9,10 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention import KVCache, Segments
+from regard.attention.cache import shared
 from regard.attention.masks import causal
+from regard.attention.past import Past
+from regard.attention.tree import reordered
 from regard.layers.block import Block
 from regard.layers.embed import Embedding
-from regard.models.interface import LanguageModel
+from regard.models.interface import LanguageModel, Room
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,45 +24,56 @@ class StackState:
     """Where decoding stands: R rows, one a beam, the beams of a prompt side by side.
 
     Attributes:
-        caches: Self-attention's past of each layer, a slot a row.
+        caches: Self-attention's past of each layer, a slot a prompt.
+        beams: Rows of a prompt.
     """
 
     caches: tuple[KVCache, ...]
+    beams: int = 1
 
     @property
-    def max_len(self) -> int:
-        """A bound of the tokens of each row so far, known on the host."""
-        return self.caches[0].max_len
-
-    @property
-    def lengths_B(self) -> Tensor:
-        """int64, tokens of each row so far."""
-        return self.caches[0].lengths_B
+    def past(self) -> Past:
+        """How far the slots are filled."""
+        return self.caches[0].past
 
     def select(self, rows_R: Tensor, sources_B: Tensor | None) -> StackState:
-        """Go on from other rows.
+        """Go on from other rows; keys and values stay where they are, but for those of prompts that fill gaps.
 
         Args:
             rows_R: int64, for each new row the old one that it continues.
-            sources_B: For each new prompt the old one; the rows say all.
+            sources_B: For each new prompt the old one; None where the prompts stay.
 
         Returns:
-            The state.
+            The state; this one is used up.
         """
-        return replace(self, caches=tuple(cache.select(rows_R) for cache in self.caches))
+        count = self.past.slots if sources_B is None else len(sources_B)
+        slots, past = reordered(self.past, rows_R, count)
+        return StackState(tuple(cache.take(slots, past) for cache in self.caches), len(rows_R) // max(count, 1))
 
     def put(self, rows_R: Tensor, other: StackState) -> StackState:
         """Let some rows go on from elsewhere.
 
         Args:
-            rows_R: int64, the rows, each once.
+            rows_R: int64, the rows, each once; those behind the last are new.
             other: Where they go on, a row for each.
 
         Returns:
             The state; this one is used up.
         """
         pairs = zip(self.caches, other.caches, strict=True)
-        return replace(self, caches=tuple(mine.put(rows_R, theirs) for mine, theirs in pairs))
+        return replace(self, caches=shared(tuple(mine.put(rows_R, theirs) for mine, theirs in pairs)))
+
+    def rewind(self, lengths: Sequence[int]) -> StackState:
+        """Forget the last tokens of rows.
+
+        Args:
+            lengths: Tokens that are to be left of each row.
+
+        Returns:
+            The state; this one is used up.
+        """
+        past = self.past.rewind(lengths)
+        return replace(self, caches=tuple(replace(cache, past=past) for cache in self.caches))
 
 
 class CausalStack(LanguageModel):
@@ -93,29 +108,43 @@ class CausalStack(LanguageModel):
             x_ND = block(x_ND, segments, mask=causal())
         return self.norm(x_ND)
 
-    def start(self, prompt_N: Tensor, segments: Segments, beams: int) -> StackState:
-        room = max(segments.lengths, default=0) + 16
+    def start(self, prompt_N: Tensor, segments: Segments, beams: int, room: Room | None = None) -> StackState:
+        longest = max(segments.lengths, default=0)
+        room = Room(len(segments), longest + 16, 16) if room is None else room
         x_ND = self.embed(prompt_N, segments)
-        empty = [
-            KVCache.empty(len(segments), room, block.self_attn.num_kv_heads, block.self_attn.head_dim, x_ND)
-            for block in cast(list[Block], list(self.blocks))
-        ]
-        _, state = self._extend(x_ND, segments, StackState(tuple(empty)))
+        made = (
+            KVCache.empty(len(segments), 0, block.self_attn.num_kv_heads, block.self_attn.head_dim, x_ND)
+            for block in self._blocks()
+        )
+        caches = shared(tuple(cache.reserve(room.places(beams), room.sources) for cache in made))
+        _, state = self._extend(x_ND, segments, StackState(caches))
         if beams == 1:
             return state
-        return state.select(torch.arange(len(segments), device=x_ND.device).repeat_interleave(beams), None)
+        return state.select(torch.arange(len(segments)).repeat_interleave(beams), None)
 
     def step(self, tokens_R: Tensor, state: StackState) -> tuple[Tensor, StackState]:
-        segments = Segments.uniform(len(tokens_R), 1, tokens_R.device)
-        x_RD = self.embed(tokens_R, segments, state.max_len, state.lengths_B)
-        x_RD, state = self._extend(x_RD, segments, state)
-        return self.head(self.norm(x_RD)), state
+        return self.extend(tokens_R, state)
+
+    def extend(self, tokens_N: Tensor, state: StackState) -> tuple[Tensor, StackState]:
+        past = state.past
+        each = len(tokens_N) // max(past.slots, 1)
+        segments = past.new(each)
+        if past.even and state.beams == 1:
+            x_ND = self.embed(tokens_N, segments, past.deepest)
+        else:
+            one = segments if state.beams == 1 else Segments.uniform(past.rows, 1, tokens_N.device)
+            x_ND = self.embed(tokens_N, one, past.deepest, past.lengths_B)
+        x_ND, state = self._extend(x_ND, segments, state)
+        return self.head(self.norm(x_ND)), state
 
     def _extend(self, x_ND: Tensor, segments: Segments, state: StackState) -> tuple[Tensor, StackState]:
         """Run new tokens through the blocks, and keep their keys and values."""
         caches: list[KVCache] = []
-        for block, cache in zip(cast(list[Block], list(self.blocks)), state.caches, strict=True):
-            cache = cache.reserve(cache.max_len + segments.max_len)
-            x_ND, cache = block.extend(x_ND, segments, cache, mask=causal())
+        past = state.past.after(segments)
+        for block, cache in zip(self._blocks(), state.caches, strict=True):
+            x_ND, cache = block.extend(x_ND, segments, cache.reserve(past.max_len), mask=past.mask)
             caches.append(cache)
-        return x_ND, StackState(tuple(caches))
+        return x_ND, replace(state, caches=tuple(caches))
+
+    def _blocks(self) -> list[Block]:
+        return cast(list[Block], list(self.blocks))

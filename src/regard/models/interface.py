@@ -54,18 +54,58 @@ def check_image_size(size: tuple[int, ...]) -> tuple[int, int]:
     return size[0], size[1]
 
 
+@dataclass(frozen=True)
+class Room:
+    """What a batch that is decoded may come to hold, so that its caches are made once and never move.
+
+    Attributes:
+        sources: Sources (or prompts) that are decoded side by side.
+        tokens: Tokens of a row, its prompt among them.
+        new: Of these, tokens that are written.
+        source_tokens: Tokens of an encoded source.
+    """
+
+    sources: int
+    tokens: int
+    new: int
+    source_tokens: int = 0
+
+    def places(self, beams: int) -> int:
+        """Give the places of a source's slot: beams share what they have in common, at worst the prompt alone.
+
+        Args:
+            beams: Rows of a source.
+
+        Returns:
+            Places for all of them.
+        """
+        return self.tokens if beams == 1 else self.tokens + (beams - 1) * self.new + 2 * beams + 8
+
+
 class DecoderState(Protocol):
     """Where decoding stands: R rows, the beams of a source side by side."""
 
     def select(self, rows_R: Tensor, sources_B: Tensor | None) -> Self:
-        """Go on from other rows.
+        """Go on from other rows, as many for each source.
 
         Args:
-            rows_R: int64, for each new row the old one that it continues.
-            sources_B: int64, for each new source the old one; None where the sources stay.
+            rows_R: int64, on the host, for each new row the old one that it continues.
+            sources_B: int64, on the host, for each new source the old one; None where the sources stay.
 
         Returns:
-            The state.
+            The state; this one is used up.
+        """
+        ...
+
+    def put(self, rows_R: Tensor, other: Self) -> Self:
+        """Let all rows of some sources go on from elsewhere.
+
+        Args:
+            rows_R: int64, on the host, the rows, each once; those behind the last are new.
+            other: Where they go on, a row for each.
+
+        Returns:
+            The state; this one is used up.
         """
         ...
 
@@ -73,12 +113,11 @@ class DecoderState(Protocol):
 class TextState(DecoderState, Protocol):
     """Where a language model stands: R rows, the beams of a prompt side by side."""
 
-    def put(self, rows_R: Tensor, other: Self) -> Self:
-        """Let some rows go on from elsewhere.
+    def rewind(self, lengths: Sequence[int]) -> Self:
+        """Forget the last tokens of rows.
 
         Args:
-            rows_R: int64, the rows, each once.
-            other: Where they go on, a row for each.
+            lengths: Tokens that are to be left of each row, one row a prompt.
 
         Returns:
             The state; this one is used up.
@@ -137,13 +176,14 @@ class EncoderDecoder(TokenPredictor):
         """
 
     @abstractmethod
-    def start(self, source_M: Tensor, segments: Segments, beams: int) -> Any:
+    def start(self, source_M: Tensor, segments: Segments, beams: int, room: Room | None = None) -> Any:
         """Encode sources and get ready to decode.
 
         Args:
             source_M: int64, source tokens.
             segments: Which belong together.
             beams: Rows of each source.
+            room: What the batch may come to hold; None makes room as it goes.
 
         Returns:
             The state before the first token, a :class:`DecoderState`.
@@ -175,16 +215,29 @@ class LanguageModel(TokenPredictor):
         """
 
     @abstractmethod
-    def start(self, prompt_N: Tensor, segments: Segments, beams: int) -> Any:
+    def start(self, prompt_N: Tensor, segments: Segments, beams: int, room: Room | None = None) -> Any:
         """Read prompts and get ready to go on from them.
 
         Args:
             prompt_N: int64, tokens of the prompts.
             segments: Which belong together; lengths may differ.
             beams: Rows of each prompt.
+            room: What the batch may come to hold; None makes room as it goes.
 
         Returns:
             The state after the prompts, a :class:`TextState`.
+        """
+
+    @abstractmethod
+    def extend(self, tokens_N: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """Read several tokens a row at once.
+
+        Args:
+            tokens_N: int64, the newest tokens of each row, as many for each, one row a prompt.
+            state: Where decoding stands; it is used up.
+
+        Returns:
+            logits_NV of the token after each, and the new state.
         """
 
 

@@ -24,7 +24,7 @@ from regard.attention.compiling import eagerly
 from regard.errors import ConfigError
 from regard.layers.cells import State
 from regard.layers.recurrent import CellName, Recurrent, StateAttention, Times
-from regard.models.interface import EncoderDecoder, Share, check_share
+from regard.models.interface import EncoderDecoder, Room, Share, check_share
 from regard.models.registry import Family, register
 
 
@@ -87,12 +87,42 @@ class RNNState:
             sources_B: For each new source the old one; None where the sources stay.
 
         Returns:
-            The state.
+            The state; this one is used up.
         """
-        memory = self.memory if self.memory is None or sources_B is None else self.memory.select(sources_B)
+        memory = self.memory
+        if memory is not None and sources_B is not None:
+            slots = sources_B.tolist()
+            memory = memory.take(slots, memory.past.select(slots))
+        count = self.state[0].shape[1] // self.beams if sources_B is None else len(sources_B)
+        rows_R = rows_R.to(self.state[0].device)
         context_RD = None if self.context_RD is None else self.context_RD[rows_R]
         state = tuple(part[:, rows_R] for part in self.state)
+        return RNNState(state, memory, context_RD, len(rows_R) // max(count, 1))
+
+    def put(self, rows_R: Tensor, other: RNNState) -> RNNState:
+        """Let all rows of some sources go on from elsewhere.
+
+        Args:
+            rows_R: int64, the rows, each once; those behind the last are new.
+            other: Where they go on, a row for each.
+
+        Returns:
+            The state; this one is used up.
+        """
+        memory, context_RD = self.memory, self.context_RD
+        if memory is not None and other.memory is not None:
+            memory = memory.put(rows_R[:: self.beams] // self.beams, other.memory)
+        if context_RD is not None and other.context_RD is not None:
+            context_RD = _put(context_RD, rows_R, other.context_RD, 0)
+        state = tuple(_put(mine, rows_R, theirs, 1) for mine, theirs in zip(self.state, other.state, strict=True))
         return replace(self, state=state, memory=memory, context_RD=context_RD)
+
+
+def _put(mine: Tensor, rows_R: Tensor, theirs: Tensor, dim: int) -> Tensor:
+    """Put rows into a tensor, which grows where they are behind its last."""
+    more = max(int(rows_R.max()) + 1 - mine.shape[dim], 0)
+    shape = [more if place == dim else size for place, size in enumerate(mine.shape)]
+    return torch.cat([mine, mine.new_zeros(shape)], dim).index_copy(dim, rows_R.to(mine.device), theirs)
 
 
 class RNN(EncoderDecoder):
@@ -209,12 +239,14 @@ class RNN(EncoderDecoder):
         """Combine the last token, the state and the context for the output (Bahdanau et al. 2015, appendix A.2.2)."""
         return self.dropout(torch.tanh(self.output_proj(torch.cat([s_ND, context_ND, y_ND], -1))))
 
-    def start(self, source_M: Tensor, segments: Segments, beams: int) -> RNNState:
+    def start(self, source_M: Tensor, segments: Segments, beams: int, room: Room | None = None) -> RNNState:
         h_MD, context_BD, state = self._encode(source_M, segments)
         state = tuple(part.repeat_interleave(beams, 1) for part in state)
         if self.attention is None:
             return RNNState(state, None, context_BD.repeat_interleave(beams, 0), beams)
-        return RNNState(state, self.attention.remember(h_MD, segments), None, beams)
+        memory = self.attention.remember(h_MD, segments)
+        memory = memory if room is None else memory.reserve(room.source_tokens, room.sources)
+        return RNNState(state, memory, None, beams)
 
     def step(self, tokens_R: Tensor, state: RNNState) -> tuple[Tensor, RNNState]:
         y_RD, hidden = self.dropout(self.target_embed(tokens_R)), state.state

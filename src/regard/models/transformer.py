@@ -10,14 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, cast
 
+import torch
 from torch import Tensor, nn
 
 from regard.attention import KVCache, Segments
+from regard.attention.cache import shared
 from regard.attention.masks import causal
+from regard.attention.past import Past
+from regard.attention.tree import reordered
 from regard.errors import ConfigError
 from regard.layers.block import Block
 from regard.layers.embed import Embedding, Positions
-from regard.models.interface import EncoderDecoder, Share, check_share
+from regard.models.interface import EncoderDecoder, Room, Share, check_share
 
 
 @dataclass(frozen=True)
@@ -81,29 +85,53 @@ class TransformerState:
     """Where decoding stands: R rows, one a beam, the beams of a source side by side.
 
     Attributes:
-        caches: Self-attention's past of each layer, a slot a row.
+        caches: Self-attention's past of each layer, a slot a source.
         contexts: Keys and values of the encoded sources for each layer, a slot a source.
-        length: Tokens so far.
         beams: Rows of one source.
     """
 
     caches: tuple[KVCache, ...]
     contexts: tuple[KVCache, ...]
-    length: int
-    beams: int
+    beams: int = 1
+
+    @property
+    def past(self) -> Past:
+        """How far the slots are filled."""
+        return self.caches[0].past
 
     def select(self, rows_R: Tensor, sources_B: Tensor | None) -> TransformerState:
-        """Go on from other rows.
+        """Go on from other rows; keys and values stay where they are, but for those of sources that fill gaps.
 
         Args:
             rows_R: For each new row the old one that it continues.
             sources_B: For each new source the old one; None where the sources stay.
 
         Returns:
-            The state.
+            The state; this one is used up.
         """
-        contexts = self.contexts if sources_B is None else tuple(c.select(sources_B) for c in self.contexts)
-        return replace(self, caches=tuple(c.select(rows_R) for c in self.caches), contexts=contexts)
+        count = self.past.slots if sources_B is None else len(sources_B)
+        slots, past = reordered(self.past, rows_R, count)
+        contexts = self.contexts
+        if sources_B is not None:
+            read = contexts[0].past.select(slots)
+            contexts = tuple(context.take(slots, read) for context in contexts)
+        caches = tuple(cache.take(slots, past) for cache in self.caches)
+        return TransformerState(caches, contexts, len(rows_R) // max(count, 1))
+
+    def put(self, rows_R: Tensor, other: TransformerState) -> TransformerState:
+        """Let some rows go on from elsewhere: all those of some sources.
+
+        Args:
+            rows_R: int64, the rows, each once; those behind the last are new.
+            other: Where they go on, a row for each.
+
+        Returns:
+            The state; this one is used up.
+        """
+        sources_B = rows_R[:: self.beams] // self.beams
+        caches = tuple(a.put(rows_R, b) for a, b in zip(self.caches, other.caches, strict=True))
+        contexts = tuple(a.put(sources_B, b) for a, b in zip(self.contexts, other.contexts, strict=True))
+        return replace(self, caches=shared(caches), contexts=shared(contexts))
 
 
 class Transformer(EncoderDecoder):
@@ -203,20 +231,24 @@ class Transformer(EncoderDecoder):
             x_ND = block(x_ND, target_segments, memory_MD, source_segments, mask=causal())
         return self.decoder_norm(x_ND)
 
-    def start(self, source_M: Tensor, segments: Segments, beams: int) -> TransformerState:
+    def start(self, source_M: Tensor, segments: Segments, beams: int, room: Room | None = None) -> TransformerState:
         memory_MD = self.encode(source_M, segments)
-        made = [block.start(memory_MD, segments, len(segments) * beams) for block in self.blocks]
-        return TransformerState(tuple(cache for cache, _ in made), tuple(context for _, context in made), 0, beams)
+        room = Room(len(segments), 16, 16) if room is None else room
+        made = [block.start(memory_MD, segments, len(segments)) for block in self.blocks]
+        caches = [cache.reserve(room.places(beams), room.sources) for cache, _ in made]
+        contexts = [context.reserve(room.source_tokens, room.sources) for _, context in made]
+        state = TransformerState(shared(caches), shared(contexts))
+        return state if beams == 1 else state.select(torch.arange(len(segments)).repeat_interleave(beams), None)
 
     def step(self, tokens_R: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
-        rows = tokens_R.shape[0]
-        segments = Segments.uniform(rows, 1, tokens_R.device)
-        context_segments = Segments.uniform(rows // state.beams, state.beams, tokens_R.device)
-        x_RD = self.target_embed(tokens_R, segments, state.length)
+        past, context_past = state.past, state.contexts[0].past
+        one = Segments.uniform(past.rows, 1, tokens_R.device)
+        x_RD = self.target_embed(tokens_R, one, past.deepest, None if past.even else past.lengths_B)
+        segments = past.new(state.beams)
+        grown, reading = past.after(segments), context_past.new(state.beams)
         caches: list[KVCache] = []
         for block, cache, context in zip(self.blocks, state.caches, state.contexts, strict=True):
-            cache = cache.reserve(state.length + 1)
-            x_RD, cache = block.extend(x_RD, segments, cache, context, context_segments, mask=causal())
+            cache = cache.reserve(grown.max_len)
+            x_RD, cache = block.extend(x_RD, segments, cache, context, reading, mask=grown.mask)
             caches.append(cache)
-        state = replace(state, caches=tuple(caches), length=state.length + 1)
-        return self.head(self.decoder_norm(x_RD)), state
+        return self.head(self.decoder_norm(x_RD)), replace(state, caches=tuple(caches))

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from regard.attention import Segments
+from regard.attention.segments import round_up
 from regard.data.batching import like_lengths
-from regard.decoding import DecodeOptions, decode, window_start
+from regard.decoding import DecodeOptions, Draft, Lookup, Proposer, decode, window_start
 from regard.errors import ContextError, DataError, UsageError
 from regard.metrics.language import likelihood
 from regard.metrics.measure import Measure
@@ -29,6 +30,8 @@ class Generation:
         tokens: How many.
         ended: By the model's own end or a stop text; False where the limit cut it.
         token_ids: The tokens themselves, those of a stop text among them.
+        proposed: Tokens that were proposed ahead while it was written.
+        accepted: Of these, the ones that came.
     """
 
     text: str
@@ -36,6 +39,8 @@ class Generation:
     tokens: int
     ended: bool
     token_ids: tuple[int, ...] = ()
+    proposed: int = 0
+    accepted: int = 0
 
 
 @dataclass(frozen=True)
@@ -136,8 +141,11 @@ class Generator:
         first: int = 0,
         listen: Callable[[int, str], None] | None = None,
         batch_tokens: int = 4096,
+        draft: Generator | None = None,
     ) -> list[Generation]:
         """Go on from prompts; an output does not depend on the prompts beside it.
+
+        Whenever outputs have ended, the next prompts take their place.
 
         Args:
             prompts: Texts; an empty one starts a new text.
@@ -148,14 +156,17 @@ class Generator:
                 None is ``error`` where the caller says how many tokens are wanted, else ``cut``.
             first: Number of the first prompt in the user's input, for draws and messages.
             listen: Told each piece of text as it comes: the prompt's index, and the piece.
-            batch_tokens: Tokens of a batch at most, prompts and outputs.
+            batch_tokens: Tokens that are held side by side at most, prompts and outputs.
+            draft: A smaller model of the same vocabulary that proposes tokens where ``options.speculate`` asks for
+                them; None looks them up in the text so far.
 
         Returns:
             For each prompt what the model goes on with.
 
         Raises:
             ContextError: A prompt leaves too little room, and ``on_full`` is ``error``; or none at all.
-            UsageError: ``on_full`` is unknown, or an empty prompt for a model without a start token.
+            UsageError: ``on_full`` is unknown, an empty prompt for a model without a start token, or a draft of another
+                vocabulary or with nothing to propose.
         """
         on_full = on_full or ("cut" if options is None else "error")
         options = self.options if options is None else options
@@ -178,12 +189,16 @@ class Generator:
                 raise ContextError(what, mend="shorten it, ask for fewer tokens, or choose cut, slide or roll")
             limits.append(min(room, options.max_extra_tokens))
         outputs: list[Generation | None] = [None] * len(rows)
-        read = [min(len(row) + limit, self.max_tokens) for row, limit in zip(rows, limits, strict=True)]
-        needs = np.array(read, np.int64) * options.beam
+        proposer = self._proposer(options, draft)
+        # Slots of one size for needs that are alike: a prompt that needs much leaves no others waiting for its room.
+        sizes = [round_up(min(len(row) + n, self.max_tokens)) for row, n in zip(rows, limits, strict=True)]
         with evaluating(self.model):
-            for batch in like_lengths(needs, batch_tokens):
-                some = [rows[n] for n in batch], [limits[n] for n in batch], [first + int(n) for n in batch]
-                for n, output in zip(batch, self._decode(*some, options, listen, batch), strict=True):
+            for size in sorted(set(sizes), reverse=True):
+                batch = [n for n, own in enumerate(sizes) if own == size]
+                lanes = max(batch_tokens // (size * options.beam), 1)
+                some = [rows[n] for n in batch], [limits[n] for n in batch], [first + n for n in batch]
+                found = self._decode(*some, options, listen, batch, lanes, proposer)
+                for n, output in zip(batch, found, strict=True):
                     outputs[n] = output
         return [output for output in outputs if output is not None]
 
@@ -314,7 +329,9 @@ class Generator:
         places: Sequence[int],
         options: DecodeOptions,
         listen: Callable[[int, str], None] | None,
-        batch: np.ndarray,
+        batch: Sequence[int],
+        lanes: int,
+        proposer: Proposer | None,
     ) -> list[Generation]:
         read = [row[window_start(len(row), self.max_tokens) : -1] for row in rows]
         last_B = torch.tensor([row[-1] for row in rows], device=self.device)
@@ -323,7 +340,7 @@ class Generator:
 
         def heard(number: int, token: int) -> None:
             if listen is not None and (piece := streams[number].push(token)):
-                listen(int(batch[number]), piece)
+                listen(batch[number], piece)
 
         def stops(tokens: list[int]) -> bool:
             return _stop(self._text(tokens[-_TAIL:]), options.stop) is not None
@@ -341,16 +358,31 @@ class Generator:
             context=self.max_tokens,
             is_over=stops if options.stop else None,
             listen=heard if listen is not None else None,
+            lanes=lanes,
+            proposer=proposer,
         )
         outputs = []
         for number, (best, *_) in enumerate(found):
             text = self._text(best.tokens)
             cut = _stop(text, options.stop)
             text = text if cut is None else text[:cut]
-            outputs.append(Generation(text, best.logprob, len(best.tokens), best.ended, tuple(best.tokens)))
+            counts = best.proposed, best.accepted
+            outputs.append(Generation(text, best.logprob, len(best.tokens), best.ended, tuple(best.tokens), *counts))
             if listen is not None and (piece := streams[number].rest(outputs[-1].text)):
-                listen(int(batch[number]), piece)
+                listen(batch[number], piece)
         return outputs
+
+    def _proposer(self, options: DecodeOptions, draft: Generator | None) -> Proposer | None:
+        """Choose what proposes tokens ahead."""
+        if draft is None:
+            return Lookup() if options.speculate else None
+        if not options.speculate:
+            raise UsageError("a draft, and nothing to propose", where="generate", mend="set speculate to 1 or more")
+        if draft.model.config.vocab_size != self.model.config.vocab_size or draft.end_ids != self.end_ids:
+            sizes = f"{draft.model.config.vocab_size} tokens and the model {self.model.config.vocab_size}"
+            what = f"the draft knows {sizes}, or they end texts differently"
+            raise UsageError(what, where="generate", mend="give a draft with the same tokenizer")
+        return Draft(draft.model, draft.max_tokens)
 
     def _text(self, tokens: Sequence[int]) -> str:
         return self.tokenizer.decode(tokens)

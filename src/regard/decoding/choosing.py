@@ -1,0 +1,141 @@
+"""From scores to tokens: what is needed of a whole vocabulary is its normalizer and its few best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.decoding.options import DecodeOptions
+
+_CHUNK = 128  # tokens whose best is found first
+_BLOCK = 1 << 16  # numbers that are worked on at once: they stay in the processor's caches
+_NEAR = 64  # of the most probable tokens, so many are looked at first: nearly every draw falls among them
+
+
+def log_norms(logits_RV: Tensor) -> Tensor:
+    """Compute log Σ exp, which turns scores into log-probabilities.
+
+    The sum is one of float64, so that adding up hundreds of steps rounds the same in any batch.
+
+    Args:
+        logits_RV: Scores.
+
+    Returns:
+        float64, one a row.
+    """
+    if logits_RV.is_cuda or logits_RV.numel() <= _BLOCK:
+        return _log_norms(logits_RV)
+    rows = max(_BLOCK // logits_RV.shape[1], 1)
+    room_RV = torch.empty_like(logits_RV[:rows])
+    return torch.cat([_log_norms(part_RV, room_RV[: len(part_RV)]) for part_RV in logits_RV.split(rows)])
+
+
+def _log_norms(logits_RV: Tensor, room_RV: Tensor | None = None) -> Tensor:
+    most_R1 = logits_RV.amax(-1, keepdim=True)
+    sum_R = torch.sub(logits_RV, most_R1, out=room_RV).exp_().sum(-1, dtype=torch.float64)
+    return most_R1[:, 0].double() + sum_R.log_()
+
+
+def best(logits_RV: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Find the best tokens of each row, best first.
+
+    The best of each chunk of the vocabulary come first: the best of all are in the chunks with the best bests.
+
+    Args:
+        logits_RV: Scores.
+        count: How many; no more than there are.
+
+    Returns:
+        Their scores and the tokens, (R, count); of equal bests the first, where one is asked for.
+    """
+    size = logits_RV.shape[1]
+    chunks = size // _CHUNK
+    if chunks <= 2 * count:
+        return tuple(logits_RV.max(-1, keepdim=True)) if count == 1 else tuple(logits_RV.topk(count))  # type: ignore[return-value]
+    whole_RCW = logits_RV[:, : chunks * _CHUNK].unflatten(1, (chunks, _CHUNK))
+    bests_RC = whole_RCW.amax(-1)
+    chunk_RM = bests_RC.argmax(-1, keepdim=True) if count == 1 else bests_RC.topk(count, sorted=False).indices
+    near_RN = whole_RCW.gather(1, chunk_RM[..., None].expand(-1, -1, _CHUNK)).flatten(1)
+    near_RN = torch.cat([near_RN, logits_RV[:, chunks * _CHUNK :]], 1)
+    value_RM, place_RM = near_RN.max(-1, keepdim=True) if count == 1 else near_RN.topk(count)
+    inside_RM = chunk_RM.gather(1, (place_RM // _CHUNK).clamp(max=chunk_RM.shape[1] - 1)) * _CHUNK + place_RM % _CHUNK
+    behind = count * _CHUNK
+    return value_RM, torch.where(place_RM < behind, inside_RM, place_RM - behind + chunks * _CHUNK)
+
+
+def penalized(logits_RV: Tensor, seen: Sequence[Sequence[int]], factor: float) -> Tensor:
+    """Make tokens that were there before less likely (Keskar et al. 2019, §4.1).
+
+    Args:
+        logits_RV: Scores.
+        seen: Tokens that were there, of each row.
+        factor: Divides what is positive, multiplies what is negative.
+
+    Returns:
+        The scores.
+    """
+    row_N = np.repeat(np.arange(len(seen)), [len(tokens) for tokens in seen])
+    token_N = np.fromiter((token for tokens in seen for token in tokens), np.int64, len(row_N))
+    at = torch.from_numpy(row_N).to(logits_RV.device), torch.from_numpy(token_N).to(logits_RV.device)
+    before_N = logits_RV[at]
+    after_N = torch.where(before_N > 0, before_N / factor, before_N * factor)
+    return logits_RV.index_put(at, after_N)  # a token that is there twice is given the same number twice
+
+
+def draw(logits_RV: Tensor, norms_R: Tensor, options: DecodeOptions, points_R: np.ndarray) -> Tensor:
+    """Choose a token of each row by a number that was drawn.
+
+    Probabilities stand side by side, the greatest first; those that are left out leave the rest to the others; the
+    token is the one in whose stretch the number falls.
+
+    Args:
+        logits_RV: Scores; −∞ is never drawn.
+        norms_R: Their normalizers, what is never drawn among them: they scale nothing that is left out.
+        options: Temperature, and what is left out.
+        points_R: From 0 to 1, 1 excluded.
+
+    Returns:
+        int64, (R, 1), tokens.
+    """
+    rows, size = logits_RV.shape
+    most_R1 = logits_RV.amax(-1, keepdim=True).double()
+    if options.temperature == 1.0 and not options.banned:
+        sums_R = (norms_R - most_R1[:, 0]).exp()
+    else:
+        # The best at 0 first, so that the smallest temperature makes the others impossible and not everything infinite.
+        sums_R = ((logits_RV.double() - most_R1) / options.temperature).exp_().sum(-1)
+    token_R = np.zeros(rows, np.int64)
+    open_R = np.arange(rows)
+    is_whole = options.top_p == 1.0 and options.min_p == 0.0 and not 0 < options.top_k < size
+    for most in sorted({min(n, size, options.top_k or size) for n in (_NEAR, 16 * _NEAR, size)}):
+        at_R = torch.from_numpy(open_R).to(logits_RV.device)
+        value_RM, index_RM = (
+            x.cpu().numpy() for x in best(logits_RV if len(open_R) == rows else logits_RV[at_R], most)
+        )
+        with np.errstate(over="ignore"):  # −∞ is what the smallest temperature makes of all but the best
+            shifted_RM = (value_RM.astype(np.float64) - most_R1.cpu().numpy()[open_R]) / options.temperature
+        probability_RM = np.exp(shifted_RM) / sums_R.cpu().numpy()[open_R, None]
+        cumulative_RM = probability_RM.cumsum(-1)
+        keep_RM = (cumulative_RM - probability_RM < options.top_p) & (
+            probability_RM >= options.min_p * probability_RM[:, :1]
+        )
+        still = []
+        for place, row in enumerate(open_R):
+            kept = int(keep_RM[place].sum())
+            is_closed = kept < most or most == min(size, options.top_k or size)
+            if not is_closed and not is_whole:
+                still.append(row)
+                continue
+            point = points_R[row] * (cumulative_RM[place, kept - 1] if is_closed else 1.0)
+            rank = int(np.searchsorted(cumulative_RM[place, :kept], point, side="right"))
+            if rank == kept and not is_closed:
+                still.append(row)
+                continue
+            token_R[row] = index_RM[place, min(rank, kept - 1)]
+        open_R = np.array(still, np.int64)
+        if not still:
+            break
+    return torch.from_numpy(token_R).to(logits_RV.device)[:, None]

@@ -1,0 +1,92 @@
+"""What is known of a source while it is decoded, and what comes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """An output.
+
+    Attributes:
+        tokens: Without start and end.
+        logprob: Natural-log probability of the tokens, and of the end where it came.
+        score: ``logprob`` over the length penalty: what hypotheses are ranked by.
+        ended: The end token was chosen; False where the limit cut the output.
+        proposed: Tokens that were proposed ahead while it was written.
+        accepted: Of these, the ones that came.
+    """
+
+    tokens: list[int]
+    logprob: float
+    score: float
+    ended: bool
+    proposed: int = 0
+    accepted: int = 0
+
+
+@dataclass
+class Lane:
+    """A source while it is decoded.
+
+    Attributes:
+        number: Index of the source.
+        limit: Tokens of its output at most.
+        tokens: Of each prefix, the rows of the source.
+        logprobs: Of each prefix.
+        done: What has ended.
+        proposed: Tokens that were proposed ahead.
+        accepted: Of these, the ones that came.
+    """
+
+    number: int
+    limit: int
+    tokens: list[list[int]] = field(default_factory=lambda: [list[int]()])
+    logprobs: list[float] = field(default_factory=lambda: [0.0])
+    done: list[Hypothesis] = field(default_factory=list)
+    proposed: int = 0
+    accepted: int = 0
+
+
+@dataclass
+class Group:
+    """Lanes that are decoded side by side, each with as many rows.
+
+    Attributes:
+        lanes: The sources.
+        state: Where the model stands.
+    """
+
+    lanes: list[Lane]
+    state: Any
+
+    @property
+    def width(self) -> int:
+        """Rows of each lane."""
+        return len(self.lanes[0].tokens)
+
+
+def penalty(length: int, alpha: float, offset: float = 5.0) -> float:
+    """Compute ((k + length) / (k + 1))^α, the length counted with the end token (k is 5 in Wu et al. 2016, eq. 14)."""
+    return ((offset + length) / (offset + 1)) ** alpha
+
+
+def filled(kept: list[int]) -> list[int]:
+    """Order what stays so that little moves: the last ones fill the gaps.
+
+    Args:
+        kept: Places that stay, in order.
+
+    Returns:
+        For each new place the old one.
+
+    Example:
+        >>> filled([0, 2, 3, 5])
+        [0, 5, 2, 3]
+    """
+    order = list(range(len(kept)))
+    behind = [place for place in kept if place >= len(kept)]
+    stays = set(kept)
+    return [place if place in stays else behind.pop() for place in order]
