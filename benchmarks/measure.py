@@ -18,6 +18,19 @@ LEAST_ROUNDS = 3
 
 
 @dataclass(frozen=True)
+class Spent:
+    """What a round took, where it knows better than a clock around it: one of processes of its own.
+
+    Attributes:
+        seconds: Of the work.
+        peak_bytes: Most memory of the process; None where it is not known.
+    """
+
+    seconds: float
+    peak_bytes: int | None = None
+
+
+@dataclass(frozen=True)
 class Spread:
     """What several rounds say.
 
@@ -67,21 +80,21 @@ def interleave(
     budget_s: float = float("inf"),
     device: torch.device | None = None,
     clock: Callable[[], float] = time.perf_counter,
-) -> tuple[dict[str, list[float]], dict[str, Exception]]:
+) -> tuple[dict[str, list[Spent]], dict[str, Exception]]:
     """Time one round of each contender in turn, again and again.
 
     Args:
-        contenders: A round of each, warmed up by its maker.
+        contenders: A round of each, warmed up; what it gives counts where it is :class:`Spent`.
         rounds: Rounds of each at most.
         budget_s: No round begins after this many seconds, but for the first few.
         device: What is waited for; None for the CPU.
         clock: Seconds.
 
     Returns:
-        Seconds of each contender's rounds; and what went wrong, of those that failed in one: they are left out.
+        What each contender's rounds took; and what went wrong, of those that failed in one: they are left out.
     """
     device = device or torch.device("cpu")
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    spent: dict[str, list[Spent]] = {name: [] for name in contenders}
     failed: dict[str, Exception] = {}
     began = clock()
     for number in range(rounds):
@@ -93,14 +106,14 @@ def interleave(
             wait(device)
             start = clock()
             try:
-                run()
+                told = run()
                 wait(device)
             except Exception as error:
                 failed[name] = error
-                del seconds[name]
+                del spent[name]
                 continue
-            seconds[name].append(clock() - start)
-    return seconds, failed
+            spent[name].append(told if isinstance(told, Spent) else Spent(clock() - start))
+    return spent, failed
 
 
 class Memory:

@@ -153,6 +153,13 @@ class Report:
         rows = [*self.rows, row] if place is None else [*self.rows[:place], row, *self.rows[place + 1 :]]
         return dataclasses.replace(self, rows=rows)
 
+    def after(self, rows: list[Row]) -> Report:
+        """Put rows of an earlier run in front; those of this one replace them."""
+        report = dataclasses.replace(self, rows=rows)
+        for row in self.rows:
+            report = report.with_row(row)
+        return report
+
 
 def write(report: Report, path: Path) -> None:
     """Write a report as JSON, whole or not at all."""
@@ -222,7 +229,7 @@ def _spread(times: Spread) -> str:
 
 def _goal(row: Row, goal: Goal) -> str:
     reached = row.reached(goal)
-    wanted = f"{goal.at_least:g} × {goal.peer}" if goal.peer else f"{goal.at_least:.0%} of the limit"
+    wanted = f"{goal.at_least:.3g} × {goal.peer}" if goal.peer else f"{goal.at_least:.0%} of the limit"
     if reached is None:
         return f"{wanted}: not measured"
     shown = f"{reached:.2f}" if goal.peer else f"{reached:.0%}"
@@ -243,10 +250,17 @@ def markdown(report: Report) -> str:
     return "\n".join([*head, *(f"| {' | '.join(cells)} |" for cells in lines(report))])
 
 
+def line(row: Row) -> str:
+    """Say in a line what came of a row."""
+    rates = (f"{one.name} {number(one.rate.median)}" if one.rate else f"{one.name} –" for one in row.figures)
+    return f"{row.name}: {', '.join(rates)} {row.unit}/s"
+
+
 def show(report: Report, console: Console) -> None:
     """Print a report as a table."""
     table = Table(*COLUMNS, title=heading(report), title_justify="left")
     for cells in lines(report):
-        style = "bold" if cells[1].startswith("**") else ""
-        table.add_row(*(cell.strip("*") for cell in cells), style=style, end_section=False)
+        if cells[0] and table.rows:
+            table.add_section()
+        table.add_row(*(cell.strip("*") for cell in cells), style="bold" if cells[1].startswith("**") else "")
     console.print(table)

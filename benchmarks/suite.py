@@ -18,7 +18,7 @@ from benchmarks.results import Figure, Goal, Row
 Round = Callable[[], object]
 
 
-class NotMeasured(Exception):
+class NotMeasured(Exception):  # noqa: N818 - nothing is wrong
     """A contender cannot take part here; the message says why."""
 
 
@@ -56,7 +56,6 @@ class Setting:
             except BaseException:
                 folder.rename(self.scratch / f"{name}-failed-{time.monotonic_ns()}")
                 raise
-            gc.collect()
         return folder
 
 
@@ -82,7 +81,8 @@ class Race:
         reference: Name of the contender that ratios are beside.
         goals: What ours should reach.
         what: Sizes, in words.
-        warm: Rounds of each before it is timed.
+        rounds: Of each at most; 0 for the run's.
+        in_processes: A round is of processes of its own: nothing is to be warmed up, and they know their memory.
     """
 
     part: str
@@ -92,7 +92,8 @@ class Race:
     reference: str
     goals: Iterable[Goal] = ()
     what: str = ""
-    warm: int = 1
+    rounds: int = 0
+    in_processes: bool = False
     _contenders: list[_Contender] = field(default_factory=list)
 
     def ours(
@@ -149,23 +150,21 @@ class Race:
             memory = Memory(setting.device)
             try:
                 rounds[one.name] = one.make()
-                for _ in range(self.warm):
-                    rounds[one.name]()
-                wait(setting.device)
-                memory.rest()
-                rounds[one.name]()
-                wait(setting.device)
-                figures[one.name] = replace(figures[one.name], peak_bytes=memory.peak())
+                if not self.in_processes:
+                    figures[one.name] = replace(figures[one.name], peak_bytes=_warm(rounds[one.name], memory))
             except Exception as error:
                 rounds.pop(one.name, None)
                 figures[one.name] = self._blank(one, _reason(error))
-            gc.collect()
         say(f"{self.name}: rounds")
-        seconds, failed = interleave(rounds, rounds=setting.rounds, budget_s=setting.row_s, device=setting.device)
+        most = min(self.rounds or setting.rounds, setting.rounds)
+        spent, failed = interleave(rounds, rounds=most, budget_s=setting.row_s, device=setting.device)
         for one in self._contenders:
-            if one.name in seconds:
+            if one.name in spent:
                 note = one.note() if callable(one.note) else one.note
-                figures[one.name] = replace(figures[one.name], seconds=seconds[one.name], note=note)
+                seconds = [round_.seconds for round_ in spent[one.name]]
+                peaks = [figures[one.name].peak_bytes, *(round_.peak_bytes for round_ in spent[one.name])]
+                peak = max((peak for peak in peaks if peak is not None), default=None)
+                figures[one.name] = replace(figures[one.name], seconds=seconds, peak_bytes=peak, note=note)
             elif one.name in failed:
                 figures[one.name] = self._blank(one, _reason(failed[one.name]))
         return self._row(list(figures.values()))
@@ -177,6 +176,16 @@ class Race:
         when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         goals = list(self.goals)
         return Row(self.part, self.name, self.unit, self.reference, figures, goals, self.what, when)
+
+
+def _warm(run: Round, memory: Memory) -> int | None:
+    """Run once for all that is done once, and once for the memory that it takes."""
+    run()
+    wait(memory.device)
+    memory.rest()
+    run()
+    wait(memory.device)
+    return memory.peak()
 
 
 def _reason(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,9 @@ class _Graph:
         self.weights.append(numpy_helper.from_array(np.asarray(array, order="C"), name))
         return name
 
-    def node(self, kind: str, inputs: Sequence[str], outputs: str | Sequence[str], fused: bool = False, **how: Any) -> str:
+    def node(
+        self, kind: str, inputs: Sequence[str], outputs: str | Sequence[str], fused: bool = False, **how: Any
+    ) -> str:
         outputs = [outputs] if isinstance(outputs, str) else list(outputs)
         self.nodes.append(helper.make_node(kind, list(inputs), outputs, domain=FUSED if fused else "", **how))
         return outputs[0]
@@ -54,11 +57,12 @@ def write_gpt2(folder: Path, public: Path, heads: int, eps: float = 1e-5) -> Non
         heads: Heads H.
         eps: Of layer norms.
     """
-    ours = {name.removeprefix("transformer."): t.numpy() for name, t in read_tensors(public / "model.safetensors").items()}
+    ours = _weights(public, "transformer.")
     graph = _Graph(eps)
     w = {name: graph.weight(name, array) for name, array in ours.items() if not name.startswith("lm_head")}
     layers = _layers(ours, "h.")
-    x = graph.node("Add", [graph.node("Gather", [w["wte.weight"], "ids"], "tokens"), _places(graph, w["wpe.weight"])], "x")
+    tokens = graph.node("Gather", [w["wte.weight"], "ids"], "tokens")
+    x = graph.node("Add", [tokens, _places(graph, w["wpe.weight"])], "x")
     pasts, presents = [], []
     for i in range(layers):
         p = f"h.{i}."
@@ -86,7 +90,7 @@ def write_gpt2(folder: Path, public: Path, heads: int, eps: float = 1e-5) -> Non
 
 def write_bert(folder: Path, public: Path, heads: int, eps: float = 1e-12) -> None:
     """Write an encoder that reads padded texts and their lengths."""
-    ours = {name.removeprefix("bert."): t.numpy() for name, t in read_tensors(public / "model.safetensors").items()}
+    ours = _weights(public, "bert.")
     graph = _Graph(eps)
     e = "embeddings."
     names = ("word_embeddings.weight", "position_embeddings.weight", "LayerNorm.weight", "LayerNorm.bias")
@@ -124,7 +128,7 @@ def _sublayer(graph: _Graph, ours: Mapping[str, np.ndarray], x: str, y: str, nam
 
 
 def _add_norm(graph: _Graph, y: str, x: str, gamma: str, beta: str, bias: str, name: str) -> tuple[str, str]:
-    """x + y + bias, and its norm."""
+    """Add x, y and a bias, and give the sum and its norm."""
     outputs = [name + "n", "", "", name + "x"]
     graph.node("SkipLayerNormalization", [y, x, gamma, beta, bias], outputs, True, epsilon=graph.eps)
     return outputs[3], outputs[0]
@@ -132,6 +136,11 @@ def _add_norm(graph: _Graph, y: str, x: str, gamma: str, beta: str, bias: str, n
 
 def _places(graph: _Graph, table: str) -> str:
     return graph.node("Gather", [table, "positions"], "places")
+
+
+def _weights(public: Path, prefix: str) -> dict[str, np.ndarray]:
+    tensors = read_tensors(public / "model.safetensors")
+    return {name.removeprefix(prefix): tensor.numpy() for name, tensor in tensors.items()}
 
 
 def _layers(ours: Mapping[str, np.ndarray], prefix: str) -> int:
@@ -142,6 +151,7 @@ def quantize(folder: Path) -> None:
     """Write ``int8.onnx`` beside a graph: weights of 8 bits, what they multiply rounded as it comes."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
+    logging.getLogger().setLevel(logging.ERROR)  # it advises steps for graphs that others have exported
     quantize_dynamic(
         str(folder / "model.onnx"),
         str(folder / "int8.onnx"),

@@ -49,7 +49,9 @@ class PlainGPT(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1).float(), ids_BT.flatten())
 
 
-def decode_step(settings: Any, batch: int, device: torch.device, dtype: torch.dtype, compiled: Any) -> Callable[[], Any]:
+def decode_step(
+    settings: Any, batch: int, device: torch.device, dtype: torch.dtype, compiled: Any
+) -> Callable[[], Any]:
     """Give the bare step of decoding: fixed shapes, compiled, in a CUDA graph; no search, no sampling, no end.
 
     Args:

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 
-def encoder(texts: Sequence[Tensor], vocab: int, width: int, heads: int, layers: int, inner: int) -> Callable[[], object]:
+def encoder(
+    texts: Sequence[Tensor], vocab: int, width: int, heads: int, layers: int, inner: int
+) -> Callable[[], object]:
     """Give a round of nn.TransformerEncoder's fast path, which leaves padding out where a mask tells it.
 
     Args:
