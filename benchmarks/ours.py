@@ -24,7 +24,7 @@ from regard.models.gpt import GPTConfig
 from regard.models.public import read_folder, write_folder
 from regard.models.registry import family
 from regard.models.swin import SwinConfig
-from regard.models.transformer import TransformerConfig
+from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.vit import VitConfig
 
 GPT2 = GPTConfig(50257, dropout=0.0, attention_dropout=0.0)
@@ -74,6 +74,10 @@ def public(setting: Setting, name: str, settings: Any = None, tag: str = "") -> 
             with torch.no_grad():
                 for parameter in model.parameters():
                     parameter += 0.2 * torch.randn_like(parameter)
+        if isinstance(model, Transformer):
+            with torch.no_grad():  # as in Marian's own: outputs start from zeros; start and end are none of their words
+                model.source_embed.weight[-1] = 0
+                model.output.bias[[0, -1]] = -100
         write_folder(folder, name, model)
 
     return setting.folder(f"{name}{tag}", make)

@@ -179,8 +179,7 @@ class Race:
 
 
 def _warm(run: Round, memory: Memory) -> int | None:
-    """Run once for all that is done once, and once for the memory that it takes."""
-    run()
+    """Run once for all that is done once, and see what memory that takes beside what was loaded."""
     wait(memory.device)
     memory.rest()
     run()
