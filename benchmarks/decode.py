@@ -30,7 +30,7 @@ def rows(setting: Setting) -> Iterator[Race]:
 
 
 def _greedy(setting: Setting, batch: int, goals: tuple[float, float]) -> Race:
-    count, length = setting.size(32, 4), setting.size(16, 5)
+    count, length = setting.size(32 if batch == 1 else 16, 4), setting.size(16, 5)
     what = f"prompt of {length}, {count} new tokens"
     name = f"GPT-2 124M, decode, batch {batch}"
     wanted = [Goal("regard fp32", REFERENCE, goals[0]), Goal("regard int8", REFERENCE, goals[1])]

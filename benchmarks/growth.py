@@ -19,7 +19,7 @@ def rows(setting: Setting) -> Iterator[Race]:
     for length in (128, 512, 2048) if not setting.is_tiny else (8, 16):
         name = f"Length: reading {length:,} tokens"
         yield _row(setting, name, "-growing", base, 1, length, 1, "GPT-2 with 6 layers")
-    count = setting.size(24, 3)
+    count = setting.size(16, 3)
     for batch in (1, 4, 16) if not setting.is_tiny else (1, 2):
         name = f"Batch: writing {batch} at once"
         yield _row(setting, name, "-growing", base, batch, 16, count, f"GPT-2 with 6 layers, {count} tokens each")

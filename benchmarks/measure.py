@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import statistics
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -127,16 +126,18 @@ class Memory:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+        self.rest()  # or what is free now would be taken without being seen
         self.before = self._now("VmRSS")
 
     def rest(self) -> None:
-        """Forget the highest so far, and give back what is free."""
+        """Give back what is free, and forget the highest so far."""
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         elif FORGET.exists():
-            if sys.platform == "linux":
-                ctypes.CDLL(None).malloc_trim(0)
+            libc = ctypes.CDLL(None)
+            if hasattr(libc, "malloc_trim"):  # glibc's
+                libc.malloc_trim(0)
             FORGET.write_text("5")
 
     def peak(self) -> int | None:

@@ -158,10 +158,3 @@ def encode(model: Any, texts: Sequence[Tensor]) -> Callable[[], object]:
             return model(tokens_N, Segments.ragged(lengths, tokens_N.device))
 
     return run
-
-
-def count_weights(model: nn.Module) -> int:
-    """Count the numbers that one step of a model multiplies with: all matrices but tables that are looked up in."""
-    tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
-    tied = {id(m.weight) for m in model.modules() if isinstance(m, nn.Linear)}
-    return sum(p.numel() for p in model.parameters() if p.dim() > 1 and (id(p) not in tables or id(p) in tied))
