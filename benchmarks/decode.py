@@ -15,6 +15,7 @@ from benchmarks.limits import has_bf16
 from benchmarks.results import Goal
 from benchmarks.suite import NotMeasured, Race, Round, Setting
 from regard.attention import Segments
+from regard.models.public import read_folder
 
 BYTES = {"fp32": 4, "bf16": 2, "int8": 1}
 NO_BF16 = "the processor has no bf16 arithmetic"
@@ -169,24 +170,24 @@ def precision(setting: Setting) -> Iterator[Race]:
     tokens_N = ours.prompts(setting, "gpt", 1, length)[0]
     race = Race("precision", "GPT-2 124M, scores of a text", "tokens", length, "regard fp32", (), f"{length} tokens")
     public = partial(ours.public, setting, "gpt")
-    exact: list[Tensor] = []
+    models: dict[str, Any] = {}
 
     def scores(model: Any) -> Tensor:
         with torch.inference_mode():
             return model.head(model(tokens_N, Segments.ragged([length])))
 
-    def make(kind: str, errors: dict[str, str]) -> Round:
-        from regard.models.public import read_folder
+    def make(kind: str) -> Round:
+        models[kind] = ours.load(public(), setting.device, kind)
+        return lambda: scores(models[kind])
 
+    def error(kind: str) -> str:
         if not exact:
             exact.append(scores(read_folder(public())[1].eval().double()))
-        model = ours.load(public(), setting.device, kind)
-        errors[kind] = _error(scores(model).double(), exact[0])
-        return lambda: scores(model)
+        return _error(scores(models[kind]).double(), exact[0])
 
-    errors: dict[str, str] = {}
+    exact: list[Tensor] = []
     for kind in BYTES:
-        race.ours(f"regard {kind}", partial(make, kind, errors), note=partial(lambda kind: errors[kind], kind))
+        race.ours(f"regard {kind}", partial(make, kind), note=partial(error, kind))
     yield race
 
 

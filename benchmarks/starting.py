@@ -34,7 +34,7 @@ print(tokenizer.decode(found[0, -1]))
 
 def rows(setting: Setting) -> Iterator[Race]:
     """From the shell to the first token."""
-    goals = [Goal("regard generate", "transformers", 2.0)]
+    goals = [Goal("regard generate", "transformers", 3.3)]
     race = Race("start", "GPT-2 124M, cold start", "starts", 1, "transformers", goals, "one token, whole processes")
     race.in_processes, race.rounds = True, 5
     command = Path(sysconfig.get_path("scripts")) / "regard"

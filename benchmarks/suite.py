@@ -160,7 +160,7 @@ class Race:
         spent, failed = interleave(rounds, rounds=most, budget_s=setting.row_s, device=setting.device)
         for one in self._contenders:
             if one.name in spent:
-                note = one.note() if callable(one.note) else one.note
+                note = _told(one.note)
                 seconds = [round_.seconds for round_ in spent[one.name]]
                 peaks = [figures[one.name].peak_bytes, *(round_.peak_bytes for round_ in spent[one.name])]
                 peak = max((peak for peak in peaks if peak is not None), default=None)
@@ -185,6 +185,15 @@ def _warm(run: Round, memory: Memory) -> int | None:
     run()
     wait(memory.device)
     return memory.peak()
+
+
+def _told(note: str | Callable[[], str]) -> str:
+    if isinstance(note, str):
+        return note
+    try:
+        return note()
+    except Exception as error:
+        return _reason(error)
 
 
 def _reason(error: Exception) -> str:

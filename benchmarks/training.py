@@ -153,7 +153,9 @@ def small(setting: Setting) -> Iterator[Race]:
     tokens = sum(len(target) for pairs in batches for _, target in pairs) / len(batches)
     goals = [Goal("regard", "torch.nn.Transformer", 2.0)]
     what = f"{count} words of 5 to 12 letters"
-    race = Race("small", "1 M parameters, train", "target tokens", tokens, "torch.nn.Transformer", goals, what)
+    race = Race(
+        "small", "1 M parameters, train", "target tokens", tokens * len(batches), "torch.nn.Transformer", goals, what
+    )
 
     def mine() -> Round:
         from benchmarks.ragged_training import flat
@@ -180,7 +182,6 @@ def small(setting: Setting) -> Iterator[Race]:
         turns = cycle(sides)
         return _several(step(model, lambda: model(*next(turns)), setting, "fp32"), len(batches))
 
-    race.amount = tokens * len(batches)
     race.ours("regard", mine)
     race.peer("torch.nn.Transformer", torchs, note="padded")
     yield race

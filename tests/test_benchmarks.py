@@ -126,7 +126,7 @@ def test_a_race_tells_who_was_not_measured_and_why(tmp_path: Path) -> None:
         return lambda: kept.append(1 / 0)
 
     race.ours("ours", lambda: lambda: Spent(2.0), limit_s=0.5, note=lambda: f"seen {len(kept)}")
-    race.peer("peer", lambda: lambda: Spent(3.0), amount=12.0)
+    race.peer("peer", lambda: lambda: Spent(3.0), amount=12.0, note=lambda: str(kept[0]))
     race.peer("missing", missing)
     race.peer("unfit", unfit)
     race.peer("broken", broken)
@@ -141,7 +141,7 @@ def test_a_race_tells_who_was_not_measured_and_why(tmp_path: Path) -> None:
     ours, peer = row.figures[:2]
     assert ours.rate == Spread(3.0, 3.0, 3.0)
     assert ours.of_limit == 0.25
-    assert ours.note == "seen 0"
+    assert (ours.note, peer.note) == ("seen 0", "IndexError: list index out of range")
     assert row.times("ours", "peer") == Spread(0.75, 0.75, 0.75)  # 3 a second beside 4
     assert (ours.is_ours, peer.is_ours) == (True, False)
 
