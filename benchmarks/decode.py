@@ -201,7 +201,7 @@ def _error(found: Tensor, exact: Tensor) -> str:
 
 
 def batching(setting: Setting) -> Iterator[Race]:
-    """Texts of many lengths: those that end make room, beside a batch that waits for its longest."""
+    """Outputs of many lengths: the next prompt takes the place of one that ended, or batch follows batch."""
     from regard.decoding import DecodeOptions, decode
 
     texts, most, batch = setting.size(24, 4), setting.size(64, 6), setting.size(8, 2)
@@ -212,7 +212,7 @@ def batching(setting: Setting) -> Iterator[Race]:
     what = f"{texts} prompts of {length}, {most // 8 + 1} to {most} new tokens each, {batch} at a time"
     race = Race("batching", "GPT-2 124M, outputs of many lengths", "tokens", sum(limits), REFERENCE, (), what)
 
-    def some(model: Any, rows: slice) -> None:
+    def some(model: Any, rows: slice, **how: int) -> None:
         prompts_BT, wanted = prompts[rows], limits[rows]
         options = DecodeOptions(max_extra_tokens=most, length_penalty=0.0)
         segments = Segments.uniform(len(wanted), length - 1)
@@ -224,18 +224,25 @@ def batching(setting: Setting) -> Iterator[Race]:
             end_id=(),
             options=options,
             limits=wanted,
+            **how,
         )
 
     def lots() -> list[slice]:
         return [slice(start, start + batch) for start in range(0, texts, batch)]
 
-    def leaving() -> Round:
+    def mine(work: Callable[[Any], object]) -> Round:
         model = ours.load(ours.public(setting, "gpt"), setting.device)
-        return lambda: [some(model, rows) for rows in lots()]
+        return lambda: work(model)
 
-    def together() -> Round:
-        model = ours.load(ours.public(setting, "gpt"), setting.device)
-        return lambda: some(model, slice(0, texts))
+    def replaced(model: Any) -> None:
+        some(model, slice(0, texts), lanes=batch)
+
+    def in_lots(model: Any) -> None:
+        for rows in lots():
+            some(model, rows)
+
+    def together(model: Any) -> None:
+        some(model, slice(0, texts))
 
     def theirs() -> Round:
         from benchmarks.peers import hf
@@ -243,7 +250,8 @@ def batching(setting: Setting) -> Iterator[Race]:
         model = hf.load("GPT2LMHeadModel", ours.public(setting, "gpt"), setting.device)
         return lambda: [hf.greedy(model, prompts[rows], max(limits[rows])) for rows in lots()]
 
-    race.ours(f"regard, {batch} at a time", leaving)
-    race.ours("regard, all at once", together)
+    race.ours(f"regard, {batch} at a time, the next take the place of those that end", partial(mine, replaced))
+    race.ours(f"regard, in batches of {batch}, which those that end leave", partial(mine, in_lots))
+    race.ours("regard, all at once", partial(mine, together))
     race.peer(REFERENCE, theirs, note="each batch waits for its longest")
     yield race

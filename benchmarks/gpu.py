@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks import looking, ours, ragged_training, training
+from benchmarks import growth, looking, ours, ragged_training, training
 from benchmarks.encode import bert_flops
 from benchmarks.results import Goal
 from benchmarks.suite import Part, Race, Round, Setting
@@ -55,16 +55,14 @@ def _decode(setting: Setting, batch: int, goals: tuple[float, ...]) -> Race:
     def theirs(**how: Any) -> Round:
         from benchmarks.peers import hf
 
-        dtype = torch.bfloat16 if setting.device.type == "cuda" else torch.float32
-        model = hf.load("GPT2LMHeadModel", ours.public(setting, "gpt"), setting.device, dtype)
+        model = hf.load("GPT2LMHeadModel", ours.public(setting, "gpt"), setting.device, setting.dtype)
         return lambda: hf.greedy(model, prompts, count, **how)
 
     def bare() -> Round:
         from benchmarks.peers.plain import decode_step
 
-        dtype = torch.bfloat16 if setting.device.type == "cuda" else torch.float32
         compiled = partial(training.compiled(setting), dynamic=False)
-        one = decode_step(settings, batch, setting.device, dtype, compiled)
+        one = decode_step(settings, batch, setting.device, setting.dtype, compiled)
         return lambda: [one() for _ in range(count)]
 
     race.ours("regard", mine, limit_s=limit)
@@ -98,8 +96,7 @@ def translate(setting: Setting) -> Iterator[Race]:
     def theirs() -> Round:
         from benchmarks.peers import hf
 
-        dtype = torch.bfloat16 if setting.device.type == "cuda" else torch.float32
-        model = hf.load("MarianMTModel", ours.public(setting, "transformer"), setting.device, dtype)
+        model = hf.load("MarianMTModel", ours.public(setting, "transformer"), setting.device, setting.dtype)
         return lambda: hf.beam(model, sources, count, beams)
 
     race.ours("regard", mine)
@@ -124,15 +121,13 @@ def encode(setting: Setting) -> Iterator[Race]:
     def mine(compiles: bool) -> Round:
         model = ours.load(ours.public(setting, "bert"), setting.device)
         if compiles:
-            for block in model.blocks:
-                block.compile(dynamic=True, **({"backend": "eager"} if setting.is_tiny else {}))
+            training.compile_blocks(model, setting)
         return ours.encode(model, texts)
 
     def theirs(compiles: bool) -> Round:
         from benchmarks.peers import hf
 
-        dtype = torch.bfloat16 if setting.device.type == "cuda" else torch.float32
-        model = hf.load("BertModel", ours.public(setting, "bert"), setting.device, dtype)
+        model = hf.load("BertModel", ours.public(setting, "bert"), setting.device, setting.dtype)
         return hf.encode(training.compiled(setting)(model) if compiles else model, texts)
 
     race.ours("regard", partial(mine, False), limit_s=limit)
@@ -166,13 +161,11 @@ def _train(setting: Setting, name: str, shown: str, beside: tuple[str, ...], lea
         return training.step(model, loss, setting, precision)
 
     def mine(compiles: bool) -> Round:
-        from regard.layers.block import Block
         from regard.models.registry import family
 
         model: Any = family(name).build(settings).to(setting.device).train()
         if compiles:
-            for block in (module for module in model.modules() if isinstance(module, Block)):
-                block.compile(dynamic=True, **({"backend": "eager"} if setting.is_tiny else {}))
+            training.compile_blocks(model, setting)
         return of(model, lambda pixels: model.head(model.pool(model(pixels))))
 
     def theirs(compiles: bool) -> Round:
@@ -205,4 +198,5 @@ PARTS: dict[str, Part] = {
     "encode": encode,
     "images": train_images,
     "recording": looking.rows,
+    "growth": growth.rows,
 }

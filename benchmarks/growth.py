@@ -43,10 +43,10 @@ def _row(setting: Setting, name: str, tag: str, settings: Any, batch: int, lengt
     def theirs() -> Round:
         from benchmarks.peers import hf
 
-        model = hf.load("GPT2LMHeadModel", ours.public(setting, "gpt", settings, tag), setting.device)
+        model = hf.load("GPT2LMHeadModel", ours.public(setting, "gpt", settings, tag), setting.device, setting.dtype)
         return lambda: hf.greedy(model, prompts, count)
 
-    for precision in ("fp32", "int8"):
+    for precision in ("fp32", "int8") if setting.device.type == "cpu" else ("bf16",):
         race.ours(f"regard {precision}", partial(mine, precision))
     race.peer(REFERENCE, theirs)
     return race

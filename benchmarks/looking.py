@@ -48,9 +48,8 @@ def rows(setting: Setting) -> Iterator[Race]:
         from benchmarks.peers import hf
 
         folder = ours.public(setting, "gpt", settings, "-long")
-        dtype = torch.bfloat16 if setting.device.type == "cuda" else torch.float32
         kind = "eager" if maps else "sdpa"
-        model = hf.load("GPT2Model", folder, setting.device, dtype, kind)
+        model = hf.load("GPT2Model", folder, setting.device, setting.dtype, kind)
 
         def run() -> object:
             with torch.inference_mode():

@@ -145,7 +145,7 @@ def row(
 
     def of_theirs(precision: str) -> Round:
         model = theirs(vocabulary, sizes).to(setting.device).train()
-        quick: Callable[..., Any] = training.compiled(setting)(model) if compiles else model
+        quick: Callable[..., Any] = training.compiled(setting)(model, dynamic=True) if compiles else model
         turns = cycle([padded(pairs, setting.device, vocabulary) for pairs in batches])
         return training.step(model, lambda: quick(**next(turns)).loss, setting, precision)
 

@@ -42,6 +42,16 @@ class Setting:
     rounds: int = 7
     row_s: float = 30.0
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of weights that are only used: bf16 on a GPU."""
+        return torch.bfloat16 if self.device.type == "cuda" else torch.float32
+
+    @property
+    def warm(self) -> int:
+        """Rounds that are not counted: on a GPU kernels are chosen and shapes compiled in more than one."""
+        return 3 if self.device.type == "cuda" else 1
+
     def size(self, full: int, tiny: int) -> int:
         """Choose a size."""
         return tiny if self.is_tiny else full
@@ -151,7 +161,9 @@ class Race:
             try:
                 rounds[one.name] = one.make()
                 if not self.in_processes:
-                    figures[one.name] = replace(figures[one.name], peak_bytes=_warm(rounds[one.name], memory))
+                    figures[one.name] = replace(
+                        figures[one.name], peak_bytes=_warm(rounds[one.name], memory, setting.warm)
+                    )
             except Exception as error:
                 rounds.pop(one.name, None)
                 figures[one.name] = self._blank(one, _reason(error))
@@ -178,11 +190,12 @@ class Race:
         return Row(self.part, self.name, self.unit, self.reference, figures, goals, self.what, when)
 
 
-def _warm(run: Round, memory: Memory) -> int | None:
-    """Run once for all that is done once, and see what memory that takes beside what was loaded."""
+def _warm(run: Round, memory: Memory, count: int) -> int | None:
+    """Run for all that is done once, and see what memory that takes beside what was loaded."""
     wait(memory.device)
     memory.rest()
-    run()
+    for _ in range(count):
+        run()
     wait(memory.device)
     return memory.peak()
 

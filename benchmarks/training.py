@@ -45,10 +45,15 @@ def loss_of(model: nn.Module, setting: Setting, compiles: bool = False) -> Calla
     model.to(setting.device).train()
     criterion = VocabularyLoss()
     if compiles:
-        for block in (module for module in model.modules() if isinstance(module, Block)):
-            block.compile(dynamic=True, **({"backend": "eager"} if setting.is_tiny else {}))
+        compile_blocks(model, setting)
         criterion = criterion if setting.is_tiny else criterion.compiled()
     return lambda hidden_ND, labels_N: criterion(model, hidden_ND, labels_N, 0.0).sum / len(labels_N)
+
+
+def compile_blocks(model: nn.Module, setting: Setting) -> None:
+    """Compile a model of ours as training does: block by block, for any number of tokens."""
+    for block in (module for module in model.modules() if isinstance(module, Block)):
+        block.compile(dynamic=True, **({"backend": "eager"} if setting.is_tiny else {}))
 
 
 def step(model: nn.Module, loss: Callable[[], Tensor], setting: Setting, precision: str) -> Round:

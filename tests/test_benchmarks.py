@@ -293,7 +293,7 @@ def test_every_row_of_the_gpu_on_a_processor(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     rows = rows_of(tmp_path)
     check(rows)
-    assert len(rows) == len(PARTS) + 2  # two sizes of batches, two models of pictures
+    assert len({row.name for row in rows}) == len(rows) > len(PARTS)
 
 
 @pytest.mark.slow
