@@ -15,7 +15,7 @@ REFERENCE = "transformers"
 
 def rows(setting: Setting) -> Iterator[Race]:
     """GPT-2 reading longer and longer texts, writing more and more at once, and growing itself."""
-    base = replace(ours.config(setting, "gpt"), num_layers=setting.size(6, 2), max_len=setting.size(2048, 256))
+    base = replace(ours.config(setting, "gpt"), num_layers=setting.size(6, 2), max_len=setting.size(2112, 256))
     for length in (128, 512, 2048) if not setting.is_tiny else (8, 16):
         name = f"Length: reading {length:,} tokens"
         yield _row(setting, name, "-growing", base, 1, length, 1, "GPT-2 with 6 layers")
