@@ -19,15 +19,16 @@ DEFAULT, STATIC, BARE = "transformers", "transformers, static cache, compiled", 
 
 def train_gpt2(setting: Setting) -> Iterator[Race]:
     """GPT-2, B 32 × 1,024."""
+    precision = "bf16" if setting.device.type == "cuda" else "fp32"  # a processor may have no bf16 arithmetic
+    mine, theirs, plain = (f"{name} {precision}" for name in ("regard", "transformers", "plain model"))
     goals = [
-        Goal("regard bf16, compiled", "transformers bf16", 3.5),
-        Goal("regard bf16, compiled", "transformers bf16, compiled", 1.45),
-        Goal("regard bf16, compiled", "plain model bf16, compiled", 1.05),
-        Goal("regard bf16, compiled", "", 0.65),
+        Goal(f"{mine}, compiled", theirs, 3.5),
+        Goal(f"{mine}, compiled", f"{theirs}, compiled", 1.45),
+        Goal(f"{mine}, compiled", f"{plain}, compiled", 1.05),
+        Goal(f"{mine}, compiled", "", 0.65),
     ]
     batch, length = setting.size(32, 2), setting.size(1024, 16)
-    precisions = ("bf16",) if setting.device.type == "cuda" else ("fp32",)  # a processor may have no bf16 arithmetic
-    yield training.gpt2(setting, batch, length, precisions=precisions, compiles=(False, True), goals=goals)
+    yield training.gpt2(setting, batch, length, precisions=(precision,), compiles=(False, True), goals=goals)
 
 
 def write_gpt2(setting: Setting) -> Iterator[Race]:
