@@ -3,6 +3,7 @@
 #   make demo            train letters → sounds on real data
 #   make demo-baselines  the same with the recurrent model that it is compared with
 #   make test            every test            make unit   the fast ones
+#   make bench           every engine's speed beside ours on this processor: docs/performance.md (ONLY=decode,encode for some)
 #   make lint            every check of style, types, imports, docstrings, spelling
 #   make slow            slow and network tests alone
 #   make lm-eval         the tests beside EleutherAI's lm-eval, in an environment of its own
@@ -23,6 +24,7 @@ PARITY_PINS := torch==2.14.1 torchvision==0.29.1 timm==1.0.31
 BIN := $(VENV)/bin
 BASE := $(VENV)/.ready
 DEV := $(VENV)/.ready-dev
+BENCH := $(VENV)/.ready-bench
 PYDOCLINT := $(VENV_PYDOCLINT)/.ready
 LM_EVAL := $(VENV_LM_EVAL)/.ready
 PARITY := $(VENV_PARITY)/.ready
@@ -30,7 +32,7 @@ PIP_INSTALL := -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-baselines test unit slow lm-eval parity lint lint-style lint-types lint-imports lint-docstrings lint-spelling format web web-check clean
+.PHONY: help demo demo-baselines test unit slow lm-eval parity bench lint lint-style lint-types lint-imports lint-docstrings lint-spelling format web web-check clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -58,6 +60,9 @@ lm-eval: $(LM_EVAL)
 
 parity: $(PARITY)
 	OMP_NUM_THREADS=1 $(VENV_PARITY)/bin/python -m benchmarks.timm_peer
+
+bench: $(BENCH)
+	$(BIN)/python -m benchmarks cpu $(if $(ONLY),--only $(ONLY))
 
 lint: lint-style lint-types lint-imports lint-docstrings lint-spelling
 
@@ -130,6 +135,10 @@ $(BASE): pyproject.toml constraints.txt
 
 $(DEV): pyproject.toml constraints.txt
 	$(call install,.[dev],regard$(comma) what it needs and the tools of development)
+	@touch $(BASE) $@
+
+$(BENCH): pyproject.toml constraints.txt
+	$(call install,.[bench],regard$(comma) what it needs and its peers)
 	@touch $(BASE) $@
 
 $(PYDOCLINT): constraints.txt
