@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import json
 import math
+import mmap
 import os
 import re
 import secrets
@@ -308,7 +309,7 @@ class Source:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of what was read so far, in hexadecimal."""
+        """SHA-256 of what was read so far, in hexadecimal; what was mapped is not in it."""
         return self._digest.hexdigest()
 
     def error(self, cause: str) -> CheckpointError:
@@ -335,6 +336,30 @@ class Source:
             if self._file.readinto(view) != len(view):
                 raise self.error("ends early")
         self._digest.update(view)
+
+    def map(self, num_bytes: int) -> memoryview:
+        """Map the next bytes instead of reading them: they come from the disk when they are used, and are not hashed.
+
+        Args:
+            num_bytes: How many; above 0.
+
+        Returns:
+            Memory of this process alone, writable; what is written there never reaches the file.
+
+        Raises:
+            CheckpointError: The file ends before.
+            ResourceError: The system gives no more room.
+        """
+        begin = self._file.tell()
+        before = begin % mmap.ALLOCATIONGRANULARITY
+        try:
+            room = mmap.mmap(self._file.fileno(), before + num_bytes, access=mmap.ACCESS_COPY, offset=begin - before)
+        except ValueError:
+            raise self.error("ends early") from None
+        except OSError as error:
+            raise ResourceError(f"cannot be mapped: {error.strerror}", where=str(self.path)) from error
+        self._file.seek(num_bytes, os.SEEK_CUR)
+        return memoryview(room)[before:]
 
     def json(self, num_bytes: int, *, cap_bytes: int, what: str) -> dict[str, Any]:
         """Read a JSON object.
