@@ -338,13 +338,7 @@ class Source:
         self._digest.update(view)
 
     def map(self, num_bytes: int) -> memoryview:
-        """Map the next bytes instead of reading them: they come from the disk when they are used, and are not hashed.
-
-        Args:
-            num_bytes: How many; above 0.
-
-        Returns:
-            Memory of this process alone, writable; what is written there never reaches the file.
+        """Map the next bytes, 1 or more, instead of reading them: private and writable memory, which is not hashed.
 
         Raises:
             CheckpointError: The file ends before.
