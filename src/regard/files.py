@@ -338,12 +338,7 @@ class Source:
         self._digest.update(view)
 
     def map(self, num_bytes: int) -> memoryview:
-        """Map the next bytes, 1 or more, instead of reading them: private and writable memory, which is not hashed.
-
-        Raises:
-            CheckpointError: The file ends before.
-            ResourceError: The system gives no more room.
-        """
+        """Map the next bytes, 1 or more, instead of reading them: private and writable memory, which is not hashed."""
         begin = self._file.tell()
         before = begin % mmap.ALLOCATIONGRANULARITY
         try:
