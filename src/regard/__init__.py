@@ -7,11 +7,17 @@
     regard.look(model, "Der Vertrag wurde unterzeichnet.")
 
 Names are imported when they are first used, so that ``import regard`` costs nothing.
+
+Threads that wait for each other sleep instead of spinning, so that what else runs on the machine keeps its share:
+where neither OMP_WAIT_POLICY nor GOMP_SPINCOUNT says otherwise, GOMP_SPINCOUNT becomes 0. The OpenMP library reads it
+once, when torch is loaded: a script that imports torch before regard sets it itself, outside.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from regard.version import __version__ as __version__
@@ -21,6 +27,10 @@ if TYPE_CHECKING:
     from regard.attention import KVCache, MultiHeadAttention, Segments, attend, masks, positions, record, scores
     from regard.decoding import DecodeOptions
     from regard.errors import RegardError
+
+if "torch" not in sys.modules and "OMP_WAIT_POLICY" not in os.environ:
+    # The library's own default spins for milliseconds at each barrier, while the thread waited for has no core.
+    os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 _WHERE = {
     "regard.api": ("convert", "evaluate", "load", "look", "submit", "train"),

@@ -5,34 +5,31 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from regard.data import read_pairs
-from regard.decoding import DecodeOptions
 from regard.errors import UsageError
 from regard.files import on_disk
-from regard.looking import Maps
-from regard.looking.reading import look as _look
-from regard.settings import set_value
-from regard.tasks import folder, plain
-from regard.tasks.convert import Converted
-from regard.tasks.convert import convert as _convert
-from regard.tasks.embedder import Embedder, load_embedder
-from regard.tasks.filler import Filler, is_masked, load_filler
-from regard.tasks.generator import Generator
-from regard.tasks.images.classifier import ImageEmbedder
-from regard.tasks.images.generator import ImageGenerator
-from regard.tasks.images.public import load_images, sees
-from regard.tasks.images.reconstructor import Reconstructor
-from regard.tasks.labeller import Labeller
-from regard.tasks.public_pairs import translates
-from regard.tasks.public_text import is_causal, load_generator
-from regard.tasks.submission import Submission
-from regard.tasks.submission import submit as _submit
-from regard.tasks.tagger import Tagger
-from regard.tasks.task import Evaluated
-from regard.tasks.translator import Translator
-from regard.training import hardware, recipe, run
+
+# What a function needs is imported where it is called: to load a model for use takes no trainer, no page and no scorer.
+if TYPE_CHECKING:
+    from regard.decoding import DecodeOptions
+    from regard.looking import Maps
+    from regard.tasks.convert import Converted
+    from regard.tasks.embedder import Embedder
+    from regard.tasks.filler import Filler
+    from regard.tasks.generator import Generator
+    from regard.tasks.images.classifier import ImageEmbedder
+    from regard.tasks.images.generator import ImageGenerator
+    from regard.tasks.images.reconstructor import Reconstructor
+    from regard.tasks.labeller import Labeller
+    from regard.tasks.submission import Submission
+    from regard.tasks.tagger import Tagger
+    from regard.tasks.task import Evaluated
+    from regard.tasks.translator import Translator
+    from regard.training import run
+
+    Texts = Translator | Generator | Filler | Labeller | Tagger | Embedder
+    Loaded = Texts | ImageEmbedder | Reconstructor | ImageGenerator
 
 
 def train(
@@ -63,6 +60,9 @@ def train(
     Raises:
         UsageError: The recipe is for another task, or there is no training data.
     """
+    from regard.settings import set_value
+    from regard.training import recipe, run
+
     values = recipe.read(recipe_name or task)
     if values.get("task") != task:
         raise UsageError(f"the recipe is for the task {values.get('task')!r}", where=recipe_name)
@@ -71,10 +71,6 @@ def train(
         values = set_value(values, name, value, f"settings[{name!r}]")
     resolved = recipe.resolve(values)
     return run.run(resolved, Path(out), device=device, quiet=quiet)
-
-
-Texts = Translator | Generator | Filler | Labeller | Tagger | Embedder
-Loaded = Texts | ImageEmbedder | Reconstructor | ImageGenerator
 
 
 def load(path: str | Path, device: str = "cpu") -> Loaded:
@@ -93,17 +89,29 @@ def load(path: str | Path, device: str = "cpu") -> Loaded:
     Raises:
         UsageError: The path is a URL, or a model's name on a hub: nothing is ever fetched.
     """
+    from regard.tasks import plain
+    from regard.tasks.public_pairs import translates
+    from regard.training import hardware
+
     target = hardware.choose(device)
     source = on_disk(path)
     kind = None if source.suffix == ".gguf" else plain.model_type(source)
     is_plain = kind == plain.MODEL_TYPE and plain.task(source) == "none"
     if source.suffix != ".gguf" and not is_plain and (kind in (None, plain.MODEL_TYPE) or translates(kind)):
+        from regard.tasks import folder
+
         return folder.load(path, target)
+    from regard.tasks.images.public import load_images, sees
+    from regard.tasks.public_text import is_causal, load_generator
+
     if source.suffix != ".gguf" and sees(source):
         return load_images(source, target)
     if source.suffix == ".gguf" or is_causal(source):
         loaded, notes = load_generator(path, target)
     else:
+        from regard.tasks.embedder import load_embedder
+        from regard.tasks.filler import is_masked, load_filler
+
         loaded, notes = load_filler(path, target) if not is_plain and is_masked(source) else load_embedder(path, target)
     for note in notes:
         warnings.warn(note, stacklevel=2)
@@ -126,7 +134,9 @@ def convert(path: str | Path, out: str | Path, to: Literal["huggingface", "timm"
         UsageError: The form is unknown, the model has it already, or something is at ``out``.
         DataError: There is no model, or it has no such form; what stands in the way is said.
     """
-    return _convert(path, out, to)
+    from regard.tasks.convert import convert as write
+
+    return write(path, out, to)
 
 
 def evaluate(
@@ -151,6 +161,10 @@ def evaluate(
     Returns:
         Scores with their signatures, inputs and outputs.
     """
+    from regard.data import read_pairs
+    from regard.tasks import folder
+    from regard.tasks.translator import Translator
+
     translator = model if isinstance(model, Translator) else folder.load_as(Translator, model)
     return translator.evaluate(read_pairs(data, source=source, target=target), options, references)
 
@@ -167,7 +181,11 @@ def submit(model: Labeller | str | Path, layout: str, data: str | Path, out: str
     Returns:
         The files, each with its number of predictions and of texts whose beginning alone was read.
     """
-    return _submit(model if isinstance(model, Labeller) else folder.load_as(Labeller, model), layout, data, out)
+    from regard.tasks import folder
+    from regard.tasks.labeller import Labeller
+    from regard.tasks.submission import submit as write
+
+    return write(model if isinstance(model, Labeller) else folder.load_as(Labeller, model), layout, data, out)
 
 
 def look(
@@ -187,4 +205,6 @@ def look(
     Returns:
         The maps, which show themselves in a notebook.
     """
-    return _look(load(model) if isinstance(model, str | Path) else model, text, target, language=language)
+    from regard.looking.reading import look as see
+
+    return see(load(model) if isinstance(model, str | Path) else model, text, target, language=language)

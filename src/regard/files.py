@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import json
 import math
+import mmap
 import os
 import re
 import secrets
@@ -328,7 +329,7 @@ class Source:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of what was read so far, in hexadecimal."""
+        """SHA-256 of what was read so far, in hexadecimal; what was mapped is not in it."""
         return self._digest.hexdigest()
 
     def error(self, cause: str) -> CheckpointError:
@@ -355,6 +356,19 @@ class Source:
             if self._file.readinto(view) != len(view):
                 raise self.error("ends early")
         self._digest.update(view)
+
+    def map(self, num_bytes: int) -> memoryview:
+        """Map the next bytes, 1 or more, instead of reading them: private and writable memory, which is not hashed."""
+        begin = self._file.tell()
+        before = begin % mmap.ALLOCATIONGRANULARITY
+        try:
+            room = mmap.mmap(self._file.fileno(), before + num_bytes, access=mmap.ACCESS_COPY, offset=begin - before)
+        except ValueError:
+            raise self.error("ends early") from None
+        except OSError as error:
+            raise ResourceError(f"cannot be mapped: {error.strerror}", where=str(self.path)) from error
+        self._file.seek(num_bytes, os.SEEK_CUR)
+        return memoryview(room)[before:]
 
     def json(self, num_bytes: int, *, cap_bytes: int, what: str) -> dict[str, Any]:
         """Read a JSON object.

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import maximum_flow
 
 from regard.errors import UsageError
 from regard.looking.attention_map import AttentionMap
 from regard.looking.rollout import check_stack, residual_steps
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 MAX_PIPES = 200_000  # weights of all layers; beyond, a row takes minutes
 _UNITS = 1 << 24  # a weight of 1 in whole numbers, which is what the flow is computed in
@@ -38,6 +40,8 @@ def attention_flow(maps: Sequence[AttentionMap], queries: Sequence[int] | None =
 
     Source: Abnar and Zuidema (2020), "Quantifying Attention Flow in Transformers", section 3.
     """
+    from scipy.sparse.csgraph import maximum_flow  # 0.2 s to import; most maps are looked at without
+
     check_stack(maps, "attention flow")
     num_tokens = len(maps[0].query_tokens)
     pipes = len(maps) * num_tokens**2
@@ -56,6 +60,8 @@ def attention_flow(maps: Sequence[AttentionMap], queries: Sequence[int] | None =
 
 def _network(steps_TT: Sequence[npt.NDArray[np.float64]], num_tokens: int) -> csr_array:
     """Join the layers: node l · T + t is token t after layer l, layer 0 the input."""
+    from scipy.sparse import csr_array
+
     starts: list[npt.NDArray[np.intp]] = []
     ends: list[npt.NDArray[np.intp]] = []
     capacities: list[npt.NDArray[np.int32]] = []

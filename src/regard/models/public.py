@@ -23,7 +23,7 @@ from regard.models.values import expect as expect
 from regard.models.values import flag as flag
 from regard.models.values import layout_name
 from regard.models.values import number as number
-from regard.models.weights import build_like, gather, read_tensors, write_tensors
+from regard.models.weights import build_like, gather, map_tensors, write_tensors
 
 
 @dataclass(frozen=True)
@@ -241,13 +241,13 @@ def layout_for(family: str, config: Any, form: str = "huggingface") -> Layout:
     raise DataError(f"a {family!r} of these settings has no public layout{why}", mend="keep it in regard's own form")
 
 
-def from_public(layout: Layout, config: Any, theirs: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
+def from_public(layout: Layout, config: Any, theirs: dict[str, Tensor], where: str) -> dict[str, Tensor]:
     """Rename, cut and turn their tensors into ours.
 
     Args:
         layout: The family's.
         config: Our settings.
-        theirs: Their tensors by name.
+        theirs: Their tensors by name; those that a rule took are taken out of it.
         where: The folder, for messages.
 
     Returns:
@@ -257,9 +257,12 @@ def from_public(layout: Layout, config: Any, theirs: Mapping[str, Tensor], where
         CheckpointError: Tensors are missing or left over, or cannot be cut.
     """
     ours: dict[str, Tensor] = {}
+    names = list(theirs)
     used: set[str] = set()
     missing: list[str] = []
-    for rule in layout.expanded(config):
+    rules = layout.expanded(config)
+    last = {name: at for at, rule in enumerate(rules) for name in (rule.theirs, *rule.copies)}
+    for at, rule in enumerate(rules):
         name = _found(theirs, rule.theirs, layout.prefix) or next(
             (copy for copy in rule.copies if copy in theirs), None
         )
@@ -291,7 +294,9 @@ def from_public(layout: Layout, config: Any, theirs: Mapping[str, Tensor], where
                 what = f"{name} differs between layers that are said to share it"
                 raise CheckpointError(what, where=where)
             ours[part] = piece.contiguous()
-    left = [name for name in theirs if name not in used and not name.endswith(layout.buffers)]
+        if last.get(name.removeprefix(layout.prefix), last.get(name)) == at:
+            del theirs[name]  # what was copied need not be held twice
+    left = [name for name in names if name not in used and not name.endswith(layout.buffers)]
     for what, names in (("lacks", missing), ("has tensors that no layer here takes:", left)):
         if names:
             shown = ", ".join(sorted(names)[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
@@ -359,7 +364,7 @@ def _layout_of(values: Mapping[str, Any], where: str) -> tuple[registry.Family, 
 def _read_shards(folder: Path) -> dict[str, Tensor]:
     """Read model.safetensors, or all the parts that its index names."""
     if (folder / "model.safetensors").exists():
-        return read_tensors(folder / "model.safetensors")
+        return map_tensors(folder / "model.safetensors")
     index = folder / "model.safetensors.index.json"
     if not index.exists():
         mend = "give a folder with model.safetensors; older .bin files are never unpickled"
@@ -369,7 +374,7 @@ def _read_shards(folder: Path) -> dict[str, Tensor]:
         raise FormatError("weight_map names no files of this folder", where=str(index))
     tensors: dict[str, Tensor] = {}
     for name in sorted(set(parts.values())):
-        tensors |= read_tensors(folder / name)
+        tensors |= map_tensors(folder / name)
     if tensors.keys() != parts.keys():
         odd = sorted(tensors.keys() ^ parts.keys())[0]
         raise CheckpointError(f"the index and the parts differ in {odd}", where=str(index))

@@ -1,8 +1,11 @@
 """Tensors in safetensors files and in modules.
 
-The files are read and written here, not by their library, for three reasons: a file is hashed in the same pass, so that
-the bytes which were verified are the bytes which are used; a full disk is told from a bad file; and all that a header
-claims is checked before memory is taken. Nothing is ever unpickled.
+The files are read and written here, not by their library, for three reasons: where a checkpoint names a hash, the file
+is hashed in the same pass, so that the bytes which were verified are the bytes which are used; a full disk is told from
+a bad file; and all that a header claims is checked before memory is taken. Nothing is ever unpickled.
+
+A model that is loaded for use is read once: its file is mapped, its modules are built without drawing weights for them,
+and each parameter becomes the place in the file where its numbers stand, as long as kind and shape fit.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ _DTYPES = {
 _DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _MAX_HEADER_BYTES = 1 << 24  # room for 100,000 tensors
 _MAX_DIMS = 64
+_MAPPED_BYTES = 1 << 18  # from here on a tensor is mapped instead of read
 
 
 # --------------------------------------------------------------------------------------------------------------- files
@@ -98,6 +102,34 @@ def read_tensors(path: Path, *, cap_bytes: int | None = None) -> dict[str, Tenso
         return take_tensors(source)
 
 
+def map_tensors(path: Path) -> dict[str, Tensor]:
+    """Map a safetensors file from anywhere: nothing large is copied, pages come from the disk when they are used.
+
+    Who writes to a tensor has a copy of that page, and the file stays as it is. As with every mapped file, whoever
+    changes it must put a new file in its place, not write into the old one; so does all that is written here.
+
+    Args:
+        path: The file; a link is followed.
+
+    Returns:
+        As :func:`read_tensors`. Each large tensor is mapped by itself: who drops it gives its memory back.
+
+    Raises:
+        CheckpointError: As :func:`read_tensors`.
+        ResourceError: It may not be read, or memory is short.
+    """
+    tensors: dict[str, Tensor] = {}
+    with Source(path, follow_links=True) as source:
+        for name, dtype, shape, begin in _checked_header(source):
+            count = math.prod(shape)
+            # A small one is cheaper to read; and numbers that stand askew cannot be used where they lie.
+            if count * dtype.itemsize < _MAPPED_BYTES or begin % dtype.itemsize:
+                tensors[name] = _taken(source, name, dtype, shape)
+            else:
+                tensors[name] = torch.frombuffer(source.map(count * dtype.itemsize), dtype=dtype).view(shape)
+    return tensors
+
+
 def list_tensors(path: Path) -> list[str]:
     """Say what a safetensors file holds, from its checked header.
 
@@ -111,7 +143,7 @@ def list_tensors(path: Path) -> list[str]:
         CheckpointError: It is missing or not safetensors.
     """
     with Source(path, follow_links=True) as source:
-        return [name for name, _, _ in _checked_header(source)]
+        return [name for name, *_ in _checked_header(source)]
 
 
 def take_tensors(source: Source) -> dict[str, Tensor]:
@@ -127,14 +159,17 @@ def take_tensors(source: Source) -> dict[str, Tensor]:
         CheckpointError: It is not safetensors.
         ResourceError: Memory is short.
     """
-    tensors: dict[str, Tensor] = {}
-    for name, dtype, shape in _checked_header(source):
-        try:
-            tensors[name] = torch.empty(shape, dtype=dtype)
-        except RuntimeError as error:
-            raise ResourceError(f"no memory for tensor {_short(name)}", where=str(source.path)) from error
-        source.fill(_bytes_of(tensors[name]))
-    return tensors
+    return {name: _taken(source, name, dtype, shape) for name, dtype, shape, _ in _checked_header(source)}
+
+
+def _taken(source: Source, name: str, dtype: torch.dtype, shape: list[int]) -> Tensor:
+    """Read the next tensor into memory of its own."""
+    try:
+        tensor = torch.empty(shape, dtype=dtype)
+    except RuntimeError as error:
+        raise ResourceError(f"no memory for tensor {_short(name)}", where=str(source.path)) from error
+    source.fill(_bytes_of(tensor))
+    return tensor
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:
@@ -142,8 +177,8 @@ def _bytes_of(tensor: Tensor) -> memoryview:
     return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
-def _checked_header(source: Source) -> list[tuple[str, torch.dtype, list[int]]]:
-    """Names, dtypes and shapes in the order of their bytes, which fill the rest of the file without gap or overlap."""
+def _checked_header(source: Source) -> list[tuple[str, torch.dtype, list[int], int]]:
+    """Names, dtypes, shapes and places in the order of their bytes, which fill the file without gap or overlap."""
     head = bytearray(8)
     source.fill(memoryview(head))
     header_bytes = int.from_bytes(head, "little")
@@ -168,7 +203,10 @@ def _checked_header(source: Source) -> list[tuple[str, torch.dtype, list[int]]]:
         position = end
     if position != data_bytes:
         raise source.error(f"holds {data_bytes - position} bytes that belong to no tensor")
-    return [(name, dtype, shape) for _, _, name, dtype, shape in sorted(spans, key=lambda span: span[:2])]
+    start = 8 + header_bytes
+    return [
+        (name, dtype, shape, start + begin) for begin, _, name, dtype, shape in sorted(spans, key=lambda span: span[:2])
+    ]
 
 
 def _checked_entry(source: Source, name: str, entry: Any) -> tuple[str, list[int], int, int]:
@@ -240,6 +278,13 @@ def fit(tensors: Mapping[str, Tensor], module: nn.Module, *, where: str) -> None
     Raises:
         CheckpointError: A tensor is missing, unknown, of another shape or kind of number, or not finite.
     """
+    with torch.no_grad():
+        for target, value in _matched(tensors, module, where):
+            target.copy_(value)
+
+
+def _matched(tensors: Mapping[str, Tensor], module: nn.Module, where: str) -> list[tuple[Tensor, Tensor]]:
+    """Find for each of a module's tensors the one that goes there; every one fits, or it is an error."""
     slots = _by_memory(module)
     known = {name: target for names, target in slots for name in names}
     shapes = {name: (list(value.shape), list(known[name].shape)) for name, value in tensors.items() if name in known}
@@ -259,9 +304,7 @@ def fit(tensors: Mapping[str, Tensor], module: nn.Module, *, where: str) -> None
             if tensors[other].dtype != tensors[first].dtype or not torch.equal(tensors[other], tensors[first]):
                 raise CheckpointError(f"tensors {first!r} and {other!r} differ, but the model ties them", where=where)
         values.append((target, tensors[first]))
-    with torch.no_grad():
-        for target, value in values:
-            target.copy_(value)
+    return values
 
 
 def count_parameters(build: Callable[[Any], nn.Module], config: Any) -> int:
@@ -285,13 +328,21 @@ def _count_state(build: Callable[[Any], nn.Module], config: Any) -> int:
 
 
 class _NoDraws(TorchFunctionMode):
-    """Leaves out the drawing of weights: where there is no memory, torch would load its compiler to draw nothing."""
+    """Leaves out the drawing of weights, and what is done to them after: numbers that a file's take the place of.
+
+    On the meta device, where there is no memory, torch would load its compiler to draw nothing; elsewhere memory that
+    nobody writes to costs nothing.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Give the tensor back as it is where weights would be drawn."""
         kwargs = kwargs or {}
-        if func.__name__ in ("normal_", "uniform_", "trunc_normal_"):
+        if func in (Tensor.normal_, Tensor.uniform_) and not args[0].is_meta:
+            return args[0].zero_()  # a cut normal distribution is drawn until all of it is within its bounds
+        if func.__name__ in ("normal_", "uniform_", "trunc_normal_", "kaiming_uniform_"):
             return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        if func.__name__ in ("erfinv_", "mul_", "add_", "clamp_") and isinstance(args[0], nn.Parameter):
+            return args[0]  # what makes a cut normal distribution of an even one
         return func(*args, **kwargs)
 
 
@@ -321,11 +372,24 @@ def build_like(
     held = sum(tensor.numel() for tensor in tensors.values())
     if wanted > 2 * held + 1_000_000:
         raise CheckpointError(f"the config describes {wanted:,} numbers, the file holds {held:,}", where=where)
-    model = build(config)
+    with _NoDraws():
+        model = build(config)
     dtypes = {tensor.dtype for tensor in tensors.values()}
     if len(dtypes) == 1 and (dtype := dtypes.pop()).is_floating_point:
+        # Numbers that the file will bring are not converted, only their room; tables that are computed are.
+        for tensor in model.state_dict(keep_vars=True).values():
+            if tensor.is_floating_point() and tensor.dtype != dtype:
+                tensor.data = torch.empty(tensor.shape, dtype=dtype)
         model = model.to(dtype)
-    fit(tensors, model, where=where)
+    placed: set[tuple[int, torch.dtype]] = set()
+    with torch.no_grad():
+        for target, value in _matched(tensors, model, where):
+            place = (value.data_ptr(), value.dtype)
+            if value.dtype == target.dtype and value.device == target.device and place not in placed:
+                target.data = value
+                placed.add(place)  # memory is shared by tied weights alone
+            else:
+                target.copy_(value)
     return model
 
 
@@ -333,9 +397,16 @@ def _check_numbers(name: str, value: Tensor, target: Tensor, where: str) -> None
     """The module's dtype can take the tensor's numbers, and they are finite there."""
     if value.dtype != target.dtype and not (value.is_floating_point() and target.is_floating_point()):
         raise CheckpointError(f"tensor {name!r} is {value.dtype}, and the model's is {target.dtype}", where=where)
-    if value.is_floating_point() and not torch.isfinite(value.to(target.dtype)).all():
+    if value.is_floating_point() and not _is_finite(value.to(target.dtype)):
         cause = f"tensor {name!r} holds weights that are not finite"
         raise CheckpointError(cause if target.dtype == value.dtype else f"{cause} in {target.dtype}", where=where)
+
+
+def _is_finite(value: Tensor) -> bool:
+    """Say whether all numbers are finite, in one pass without memory where they are."""
+    wide = torch.promote_types(value.dtype, torch.float32)
+    # What is not finite stays so in a sum; but a sum of what is finite may pass the greatest number.
+    return bool(value.sum(dtype=wide).isfinite()) or bool(value.isfinite().all())
 
 
 def _some(items: list[str]) -> str:

@@ -30,7 +30,7 @@ from regard.models.interface import EncoderDecoder, ImageEncoder, LanguageModel,
 from regard.models.labelled import Labelled, Tagged
 from regard.models.reconstructor import ImageReconstructor
 from regard.models.registry import check_bounds, families, family
-from regard.models.weights import build_like, gather, read_tensors, write_tensors
+from regard.models.weights import build_like, gather, map_tensors, write_tensors
 from regard.tasks.filler import Filler, OwnMasks
 from regard.tasks.generator import Generator
 from regard.tasks.images.classifier import ImageClassifier, ImageEmbedder
@@ -220,7 +220,7 @@ def load(path: str | Path, device: torch.device | None = None) -> Product:
     check_bounds(model_config, str(folder / "config.json"))
 
     def build(make: Callable[[Any], nn.Module] = known.build) -> Any:
-        return build_like(make, model_config, read_tensors(folder / "model.safetensors"), folder)
+        return build_like(make, model_config, map_tensors(folder / "model.safetensors"), folder)
 
     return finish(folder, config, model_config, build, device)
 

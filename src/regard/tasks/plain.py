@@ -13,7 +13,7 @@ from regard.errors import FormatError
 from regard.files import json_bytes, read_config, write_aside
 from regard.models.registry import Family, check_bounds, family
 from regard.models.values import layout_name
-from regard.models.weights import build_like, gather, read_tensors, write_tensors
+from regard.models.weights import build_like, gather, map_tensors, write_tensors
 
 FORMAT = 1
 MODEL_TYPE = "regard"
@@ -109,7 +109,7 @@ def load_model(folder: Path) -> tuple[str, nn.Module]:
     own = values.get("settings")
     model_config = settings.build(known.config, own if isinstance(own, dict) else {}, f"{where}: settings")
     check_bounds(model_config, where)
-    return known.name, build_like(known.build, model_config, read_tensors(folder / "model.safetensors"), folder)
+    return known.name, build_like(known.build, model_config, map_tensors(folder / "model.safetensors"), folder)
 
 
 def family_of_plain(folder: Path) -> Family:
