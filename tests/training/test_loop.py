@@ -15,8 +15,8 @@ from regard.tasks.translate import TranslateTask
 
 # Losses of steps 1, 6, 11 and 16; they move only when the order of batches, the models, Adam or dropout's seeds do.
 GOLDEN = {
-    "rnn": [5.57565, 4.74876, 3.63278, 2.94895],
-    "transformer": [5.97786, 4.57955, 3.77795, 2.94297],
+    "rnn": [5.55263, 4.75839, 3.53777, 2.94538],
+    "transformer": [6.08471, 4.51895, 3.73019, 2.88238],
 }
 
 
