@@ -141,7 +141,8 @@ def test_a_few_graphs_serve_twenty_ragged_batches(
     model = make_trainer(tmp_path, tasks[0], compile=True).model.train()
     batches = [next(b for b in map(task.batch, range(9)) if b.source_segments.form == "ragged") for task in tasks]
     assert len({(one.source_M.shape, len(one.source_segments)) for one in batches}) > 15
-    for now, (task, batch) in enumerate(zip(tasks, batches, strict=True)):
+    for number, (task, batch) in enumerate(zip(tasks, batches, strict=True)):
+        now = number
         task.criterion = tasks[0].criterion
         task.loss(model, batch.to(CPU)).sum.backward()
     assert set(graphs) == {0}  # sizes are variables, and all layers of a kind share their graphs

@@ -64,7 +64,8 @@ def result(out: Path) -> tuple[dict, dict, list, dict]:
     assert last is not None
     log = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     for line in log:
-        line.pop("seconds")
+        del line["seconds"]
+        line.pop("waited_s", None)  # a validation waits for no batch
     standing = last.state["standing"] | {"seconds": 0.0}
     standing["validations"] = [v | {"seconds": 0.0} for v in standing["validations"]]
     with safe_open(out / "model" / "model.safetensors", "pt") as file:

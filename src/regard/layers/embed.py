@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from regard.attention import Segments
 from regard.attention.positions import LearnedPositions, sinusoidal
 from regard.errors import ConfigError
+from regard.layers.dropout import Dropout
 
 Positions = Literal["sinusoidal", "sinusoidal-halves", "learned", "none"]
 
@@ -64,7 +65,7 @@ class Embedding(nn.Module):
         self.encoded_dim = position_dim or embed_dim
         self.positions = LearnedPositions(max_len, self.encoded_dim) if positions == "learned" else None
         self.scale = math.sqrt(token_dim) if scale else 1.0
-        self.dropout = nn.Dropout(dropout_p)
+        self.dropout = Dropout(dropout_p)
 
     def forward(self, tokens_N: Tensor, segments: Segments, start: int = 0, start_B: Tensor | None = None) -> Tensor:
         """Embed all tokens of a batch.

@@ -1,4 +1,4 @@
-"""What training does to a model's blocks, without a word of it in the blocks: compiling them, forgetting inside them."""
+"""What training does to modules, without a word of it in them: quick dropout, compiling, forgetting inside blocks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,19 @@ from torch.utils.checkpoint import checkpoint
 from regard.attention.recording import paused
 from regard.errors import ConfigError
 from regard.layers.block import Block
+from regard.layers.dropout import Dropout
 from regard.layers.relative import RelativeBlock
+
+
+def quicken_dropout(model: nn.Module) -> None:
+    """Let every dropout draw its bits by :class:`regard.layers.dropout.Dropout`.
+
+    Args:
+        model: The model.
+    """
+    for module in model.modules():
+        if type(module) is nn.Dropout:
+            module.__class__ = Dropout
 
 
 def compile_blocks(model: nn.Module) -> None:
@@ -22,7 +34,7 @@ def compile_blocks(model: nn.Module) -> None:
         model: The model; batches may differ in every size, sizes are variables of the graph.
     """
     for block in (module for module in model.modules() if isinstance(module, Block)):
-        block.forward = torch.compile(block.forward, dynamic=True)
+        block.forward = torch.compile(block.forward, dynamic=True)  # type: ignore[method-assign]
 
 
 def checkpoint_blocks(model: nn.Module) -> None:
@@ -43,9 +55,9 @@ def checkpoint_blocks(model: nn.Module) -> None:
         what = "training.checkpoint_activations is true for a model without Transformer blocks"
         raise ConfigError(what, mend="leave it out")
     for block in blocks:
-        block.forward = partial(checkpoint, block.forward, use_reentrant=False, context_fn=_once_recorded)
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False, context_fn=_once_recorded)  # type: ignore[method-assign]
 
 
-def _once_recorded() -> tuple[AbstractContextManager, AbstractContextManager]:
+def _once_recorded() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
     """Where the forward pass runs, and where it runs again: recorders have seen it already."""
     return nullcontext(), paused()

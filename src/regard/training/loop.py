@@ -84,6 +84,7 @@ class Trainer:
         self.task, self.model, self.config, self.device = task, model.to(device), config, device
         self.progress, self.identity, self.events = progress, identity, events
         self.store, self.log_path = Store(folder / "checkpoints"), folder / "metrics.jsonl"
+        blocks.quicken_dropout(model)
         if config.compile:
             blocks.compile_blocks(model)
             task.compile_criterion()
@@ -114,7 +115,9 @@ class Trainer:
         try:
             self._clock = time.perf_counter() - standing.seconds
             while not self._is_over():
-                self._step([next(batches) for _ in range(self.config.accumulate)])
+                asked = time.perf_counter()
+                ready = [next(batches) for _ in range(self.config.accumulate)]
+                self._step(ready, time.perf_counter() - asked)
                 at_end = standing.step == self.config.max_steps or self._out_of_time()
                 if standing.step % self.config.validate_every_steps == 0 or at_end:
                     self._validate()
@@ -158,7 +161,7 @@ class Trainer:
     def _is_multiple(self, every: int) -> bool:
         return bool(every) and self.standing.step % every == 0
 
-    def _step(self, batches: list[Any]) -> None:
+    def _step(self, batches: list[Any], waited_s: float) -> None:
         """One optimizer step over the micro-batches; nothing is changed where a number is not finite.
 
         Micro-batches of one step have one turn, so a part that is not trained has no gradient, and neither it nor its
@@ -194,7 +197,7 @@ class Trainer:
         standing.seconds = time.perf_counter() - self._clock
         named = {"turn": turn} if turn else {}
         values = {"loss": mean, "learning_rate": rate, "grad_norm": norm}
-        self._log(values, {"tokens": tokens, "labels": count, **named}, turn)
+        self._log(values, {"tokens": tokens, "labels": count, "waited_s": round(waited_s, 4), **named}, turn)
         self.progress.step(standing.step, standing.seconds, tokens, mean)
 
     def _refuse_update(self, mean: float, norm: float, indices: range) -> None:
@@ -280,7 +283,7 @@ class Trainer:
         self._truncate_log(self.standing.step)
         self.progress.say(f"resuming after step {self.standing.step}")
 
-    def _log(self, values: dict[str, float], more: dict[str, int | str], turn: str = "") -> None:
+    def _log(self, values: dict[str, float], more: dict[str, float | str], turn: str = "") -> None:
         """Note numbers; they reach the file with the next checkpoint, or every hundred steps."""
         step = self.standing.step
         line = {"step": step, **values, **more, "seconds": round(self.standing.seconds, 3)}
