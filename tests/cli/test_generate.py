@@ -43,6 +43,18 @@ def test_a_line_is_gone_on_from(book: Path, cli: Cli) -> None:
     assert [json.loads(line)["text"] for line in other.stdout.splitlines()] != texts
 
 
+def test_tokens_proposed_ahead_are_counted_and_change_nothing(book: Path, cli: Cli) -> None:
+    ask = ["generate", book, "--tokens", "20", "--no-sample", "--json"]
+    plain = [json.loads(line) for line in cli(ask, stdin="the light of the light\nof\n").stdout.splitlines()]
+    for more in (["--speculate", "3"], ["--speculate", "3", "--draft", book]):
+        done = cli([*ask, *more], stdin="the light of the light\nof\n")
+        assert (done.returncode, done.stderr) == (0, "")
+        rows = [json.loads(line) for line in done.stdout.splitlines()]
+        assert [row["text"] for row in rows] == [row["text"] for row in plain]
+        assert all(0 <= row["accepted"] <= row["proposed"] for row in rows)
+    assert all(row["accepted"] > 0 for row in rows)  # a model expects what it writes itself
+
+
 def test_pieces_as_they_come_are_the_same_text(book: Path, cli: Cli) -> None:
     ask = ["generate", book, "--tokens", "8", "--no-sample"]
     lines = "the light\nof\n"
@@ -74,6 +86,8 @@ def test_writing_goes_on_beyond_the_context(book: Path, cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
+        (["--draft", "other"], ("--draft without --speculate", "leave it out")),
+        (["--speculate", "2", "--beam", "2"], ("speculating with beam 2", "speculate with beam 1")),
         (["--tokens", "80"], ("prompt 1 has 2 tokens and 80 are to be written", "context is 32")),
         (["--no-sample", "--top-k", "3"], ("--top-k without --sample",)),
         (["--stream", "--json"], ("--stream with --json",)),

@@ -12,6 +12,7 @@ from regard.attention import Segments
 from regard.data.tokenizer import Tokenizer
 from regard.decoding import DecodeOptions, Draft, decode
 from regard.decoding.choosing import best, draw, log_norms
+from regard.decoding.fixed import FixedSteps
 from regard.errors import UsageError
 from regard.models.gpt import GPT, GPTConfig
 from regard.models.interface import Room
@@ -72,7 +73,10 @@ def test_beams_go_on_from_any_beam_and_no_key_is_copied(kind: str) -> None:
     draws = np.random.default_rng(3)
     size = model.config.vocab_size if is_text else 9
     sources = [draws.integers(0, min(size, 7), n).tolist() for n in (4, 1, 3)]
-    flat, segments = torch.tensor(sum(sources, [])), Segments.ragged([len(source) for source in sources])
+    flat, segments = (
+        torch.tensor([token for source in sources for token in source]),
+        Segments.ragged([len(source) for source in sources]),
+    )
     state = model.start(flat, segments, 1, Room(3, 30, 20, 4))
     texts = [[list[int]()] for _ in sources]
     tokens = [[0]] * 3
@@ -116,7 +120,7 @@ def test_nodes_that_no_beam_has_behind_it_are_taken_again() -> None:
     assert state.past.lengths_B.tolist() == [43] * 4
 
 
-# --------------------------------------------------------------------------------------------------- sources come and go
+# -------------------------------------------------------------------------------------------------- sources come and go
 
 
 @pytest.mark.parametrize("kind", ["plain", "rotary", "rnn"])
@@ -133,7 +137,10 @@ def test_nodes_that_no_beam_has_behind_it_are_taken_again() -> None:
 def test_the_next_source_takes_the_place_of_one_that_is_done(kind: str, options: DecodeOptions, lanes: int) -> None:
     draws = np.random.default_rng(0)
     sources = [draws.integers(0, 7, draws.integers(1, 9)).tolist() for _ in range(11)]
-    flat, segments = torch.tensor(sum(sources, [])), Segments.ragged([len(source) for source in sources])
+    flat, segments = (
+        torch.tensor([token for source in sources for token in source]),
+        Segments.ragged([len(source) for source in sources]),
+    )
     how = {"start_id": 0, "end_id": 1, "options": options}
     want = decode(translator(kind), flat, segments, **how)  # type: ignore[arg-type]
     got = decode(translator(kind), flat, segments, lanes=lanes, **how)  # type: ignore[arg-type]
@@ -158,6 +165,56 @@ def test_the_room_for_prompts_is_the_budget(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(g.model, "step", lambda tokens_R, state: (most.append(len(tokens_R)), step(tokens_R, state))[1])
     g.generate(PROMPTS * 3, DecodeOptions(max_extra_tokens=20, length_penalty=0.0), batch_tokens=4 * 48)
     assert max(most) == 6  # slots of 32 places; four of 48 for those that need them
+
+
+# --------------------------------------------------------------------------------------------------------- fixed steps
+
+
+def written(g: Generator, model: Any, lanes: int | None) -> list[list[int]]:
+    rows = [[g.tokenizer.start_id, *g.tokenizer.encode(prompt)] for prompt in PROMPTS]
+    found = decode(
+        model,
+        torch.tensor([token for row in rows for token in row[:-1]], dtype=torch.int64).to(g.device),
+        Segments.ragged([len(row) - 1 for row in rows], g.device),
+        start_id=torch.tensor([row[-1] for row in rows]),
+        end_id=g.end_ids,
+        options=DecodeOptions(max_extra_tokens=20),
+        limits=[20, 3, 9, 14, 2, 17],
+        prompts=rows,
+        context=g.max_tokens,
+        lanes=lanes,
+    )
+    return [some[0].tokens for some in found]
+
+
+def test_one_graph_serves_every_step() -> None:
+    g = generator("gpt")
+    for kind in ("gpt", "llama"):
+        g = generator(kind)
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        model = FixedSteps(g.model)  # type: ignore[arg-type]
+        assert written(g, model, 3) == written(g, g.model, 3)
+        graphs = dict(torch._dynamo.utils.counters["stats"])
+        assert graphs["unique_graphs"] == 1
+        with torch.compiler.set_stance("fail_on_recompile"):
+            assert written(g, model, 3) == written(g, g.model, None)
+        assert not torch._dynamo.utils.counters["graph_break"]
+    with pytest.raises(UsageError, match="fixed steps with beam 2"):
+        model.start(torch.tensor([1]), Segments.ragged([1]), 2)
+    with pytest.raises(UsageError, match="not on CUDA"):
+        FixedSteps(g.model, "graph")  # type: ignore[arg-type]
+
+
+@pytest.mark.cuda
+def test_a_captured_step_is_the_step() -> None:
+    g = generator("gpt")
+    on_cuda = Generator(g.model, g.tokenizer, g.options, g.max_tokens, torch.device("cuda"))
+    try:
+        want = written(on_cuda, on_cuda.model, 3)
+        assert written(on_cuda, FixedSteps(on_cuda.model, "graph"), 3) == want  # type: ignore[arg-type]
+    finally:
+        g.model.cpu()
 
 
 # ------------------------------------------------------------------------------------------------------- proposed ahead

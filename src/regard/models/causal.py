@@ -133,7 +133,10 @@ class CausalStack(LanguageModel):
             x_ND = self.embed(tokens_N, segments, past.deepest)
         else:
             one = segments if state.beams == 1 else Segments.uniform(past.rows, 1, tokens_N.device)
-            x_ND = self.embed(tokens_N, one, past.deepest, past.lengths_B)
+            # Where the host does not know the lengths, the context bounds them.
+            room = self.max_tokens or past.deepest
+            deepest = past.deepest if past.known is not None or state.beams > 1 else min(past.deepest, room) - each
+            x_ND = self.embed(tokens_N, one, deepest, past.lengths_B)
         x_ND, state = self._extend(x_ND, segments, state)
         return self.head(self.norm(x_ND)), state
 
