@@ -11,6 +11,7 @@ from regard.data import read_pairs
 from regard.decoding import DecodeOptions
 from regard.errors import UsageError
 from regard.files import on_disk
+from regard.layers.packed import Precision, ready
 from regard.looking import Maps
 from regard.looking.reading import look as _look
 from regard.settings import set_value
@@ -77,7 +78,7 @@ Texts = Translator | Generator | Filler | Labeller | Tagger | Embedder
 Loaded = Texts | ImageEmbedder | Reconstructor | ImageGenerator
 
 
-def load(path: str | Path, device: str = "cpu") -> Loaded:
+def load(path: str | Path, device: str = "cpu", precision: Precision | None = None) -> Loaded:
     """Load a model.
 
     Args:
@@ -85,6 +86,8 @@ def load(path: str | Path, device: str = "cpu") -> Loaded:
             bidirectional encoder (BERT, RoBERTa, XLM, XLM-R, ELECTRA, MiniLM), of a causal model (GPT-2, Llama-type) or
             of an image encoder (ViT, Swin, ViT-MAE); or a GGUF file of a Llama-type model.
         device: Where it is to run.
+        precision: Pack its linear layers' weights for use on the CPU, see :func:`regard.layers.packed.ready`; it can
+            then be used, not trained, changed or saved. None leaves it as it is.
 
     Returns:
         The model, ready to be used: to translate, to go on from texts, to fill in masks, to label or tag texts, to
@@ -93,6 +96,13 @@ def load(path: str | Path, device: str = "cpu") -> Loaded:
     Raises:
         UsageError: The path is a URL, or a model's name on a hub: nothing is ever fetched.
     """
+    loaded = _load(path, device)
+    if precision is not None:
+        ready(loaded.model, precision)
+    return loaded
+
+
+def _load(path: str | Path, device: str) -> Loaded:
     target = hardware.choose(device)
     source = on_disk(path)
     kind = None if source.suffix == ".gguf" else plain.model_type(source)
@@ -106,7 +116,7 @@ def load(path: str | Path, device: str = "cpu") -> Loaded:
     else:
         loaded, notes = load_filler(path, target) if not is_plain and is_masked(source) else load_embedder(path, target)
     for note in notes:
-        warnings.warn(note, stacklevel=2)
+        warnings.warn(note, stacklevel=3)
     return loaded
 
 
