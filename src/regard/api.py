@@ -13,6 +13,7 @@ from regard.files import on_disk
 # What a function needs is imported where it is called: to load a model for use takes no trainer, no page and no scorer.
 if TYPE_CHECKING:
     from regard.decoding import DecodeOptions
+    from regard.layers.packed import Precision
     from regard.looking import Maps
     from regard.tasks.convert import Converted
     from regard.tasks.embedder import Embedder
@@ -73,7 +74,7 @@ def train(
     return run.run(resolved, Path(out), device=device, quiet=quiet)
 
 
-def load(path: str | Path, device: str = "cpu") -> Loaded:
+def load(path: str | Path, device: str = "cpu", precision: Precision | None = None) -> Loaded:
     """Load a model.
 
     Args:
@@ -81,6 +82,8 @@ def load(path: str | Path, device: str = "cpu") -> Loaded:
             bidirectional encoder (BERT, RoBERTa, XLM, XLM-R, ELECTRA, MiniLM), of a causal model (GPT-2, Llama-type) or
             of an image encoder (ViT, Swin, ViT-MAE); or a GGUF file of a Llama-type model.
         device: Where it is to run.
+        precision: Pack its linear layers' weights for use on the CPU, see :func:`regard.layers.packed.ready`; it can
+            then be used, not trained, changed or saved. None leaves it as it is.
 
     Returns:
         The model, ready to be used: to translate, to go on from texts, to fill in masks, to label or tag texts, to
@@ -89,6 +92,15 @@ def load(path: str | Path, device: str = "cpu") -> Loaded:
     Raises:
         UsageError: The path is a URL, or a model's name on a hub: nothing is ever fetched.
     """
+    loaded = _load(path, device)
+    if precision is not None:
+        from regard.layers.packed import ready
+
+        ready(loaded.model, precision)
+    return loaded
+
+
+def _load(path: str | Path, device: str) -> Loaded:
     from regard.tasks import plain
     from regard.tasks.public_pairs import translates
     from regard.training import hardware
@@ -114,7 +126,7 @@ def load(path: str | Path, device: str = "cpu") -> Loaded:
 
         loaded, notes = load_filler(path, target) if not is_plain and is_masked(source) else load_embedder(path, target)
     for note in notes:
-        warnings.warn(note, stacklevel=2)
+        warnings.warn(note, stacklevel=3)
     return loaded
 
 

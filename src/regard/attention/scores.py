@@ -161,12 +161,12 @@ class Relative(Score):
             clamp: Distances from here on, in both directions, are encoded alike; 0 tells all apart.
 
         Returns:
-            encoding_RD of low … high, in the dtype of W_r.
+            encoding_RD of low … high, in the module's dtype.
         """
         # Positions in float64, so that the encoding is as exact as the weights that take it.
-        distances_R = torch.arange(low, high + 1, dtype=torch.float64, device=self.r_proj.weight.device)
+        distances_R = torch.arange(low, high + 1, dtype=torch.float64, device=self.content_bias_HK.device)
         distances_R = distances_R.clamp(-clamp, clamp) if clamp else distances_R
-        return sinusoidal(distances_R, self.r_proj.in_features, "halves").to(self.r_proj.weight.dtype)
+        return sinusoidal(distances_R, self.r_proj.in_features, "halves").to(self.content_bias_HK.dtype)
 
     def project(self, encoding_RD: Tensor) -> Tensor:
         """Apply W_r.

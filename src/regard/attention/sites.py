@@ -57,7 +57,7 @@ def find_sites(model: nn.Module, patterns: Sequence[str], where: str) -> dict[st
     return {name: site for name, site in sites.items() if any(fnmatchcase(name, one) for one in patterns)}
 
 
-def columns(projection: nn.Linear, heads: Sequence[int], num_heads: int) -> list[Tensor]:
+def columns(projection: nn.Module, heads: Sequence[int], num_heads: int) -> list[Tensor]:
     """Find the weights of an output projection that read some of the heads that it joins: W_O[:, h K : (h + 1) K].
 
     Args:
@@ -69,9 +69,11 @@ def columns(projection: nn.Linear, heads: Sequence[int], num_heads: int) -> list
         A view for each.
 
     Raises:
-        UsageError: A head is out of range.
+        UsageError: A head is out of range, or the weights are packed.
     """
     check_heads(heads, num_heads, "switch_off")
+    if not isinstance(projection, nn.Linear):
+        raise UsageError("packed weights do not change", where="switch_off", mend="switch off, then pack")
     weight_DHK = projection.weight.unflatten(1, (num_heads, -1))
     return [weight_DHK[:, head] for head in heads]
 

@@ -7,7 +7,18 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from regard.cli.options import Device, Json, Model, check_model_path, for_named, in_batches, write_json, write_line
+from regard.cli.options import (
+    Device,
+    Json,
+    Model,
+    Precision,
+    check_model_path,
+    for_named,
+    in_batches,
+    make_ready,
+    write_json,
+    write_line,
+)
 from regard.errors import ContextError, UsageError
 
 
@@ -19,6 +30,7 @@ def classify(
     batch: Annotated[int, Parameter(help="Lines read before labels are printed.")] = 256,
     json: Json = False,
     device: Device = "auto",
+    precision: Precision = "fp32",
 ) -> None:
     """Label each line of standard input, in order: its class, or its number. Of two texts, a tab stands between.
 
@@ -34,6 +46,7 @@ def classify(
     if not isinstance(labeller, Labeller | ImageClassifier):
         verbs = " or ".join(f"regard {verb}" for verb in labeller.verbs)
         raise UsageError(f"a model for the task {labeller.task!r}", where=model, mend=f"use it with {verbs}")
+    make_ready(labeller, precision)
 
     def write(one: Label) -> None:
         if json:

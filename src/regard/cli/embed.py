@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from regard.cli.options import Device, check_model_path, for_named, in_batches, write_json
+from regard.cli.options import Device, Precision, check_model_path, for_named, in_batches, make_ready, write_json
 from regard.errors import ContextError
 
 
@@ -18,6 +18,7 @@ def embed(
     truncate: Annotated[bool, Parameter(negative="", help="Read the beginning of a line that is too long.")] = False,
     batch: Annotated[int, Parameter(help="Lines read before vectors are printed.")] = 256,
     device: Device = "auto",
+    precision: Precision = "fp32",
 ) -> None:
     """Give each line of standard input a vector: one JSON object a line, {"embedding": […]}, in order.
 
@@ -32,6 +33,7 @@ def embed(
     target = hardware.choose(device)
     if is_of_images(check_model_path(model)):
         images = load_images(model, target)
+        make_ready(images, precision)
 
         def write(vector: Any) -> None:
             write_json({"embedding": vector.tolist()})
@@ -39,6 +41,7 @@ def embed(
         in_batches(sys.stdin, batch, lambda paths, _: for_named(paths, images.embed, write))
         return
     embedder, warnings = load_embedder(model, target)
+    make_ready(embedder, precision)
     for warning in warnings:
         print(f"regard: warning: {warning}", file=sys.stderr)
 

@@ -6,7 +6,18 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from regard.cli.options import Device, Json, Model, Source, Target, check_model_path, decoding, write_json
+from regard.cli.options import (
+    Device,
+    Json,
+    Model,
+    Precision,
+    Source,
+    Target,
+    check_model_path,
+    decoding,
+    make_ready,
+    write_json,
+)
 from regard.errors import UsageError
 
 
@@ -31,6 +42,7 @@ def evaluate(
     language: Annotated[str, Parameter(help="Of the texts, for a model that is told it.")] = "",
     json: Json = False,
     device: Device = "auto",
+    precision: Precision = "fp32",
 ) -> None:
     """Score a model, each metric with its signature.
 
@@ -49,6 +61,7 @@ def evaluate(
     from regard.tasks.translator import Translator
 
     loaded = regard.load(check_model_path(model), device)
+    make_ready(loaded, precision)
     how = ""
     if isinstance(loaded, Generator):
         measures = loaded.evaluate(list(read_documents(data)))

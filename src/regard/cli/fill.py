@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from regard.cli.options import Device, Json, check_model_path, lines, write_json, write_line
+from regard.cli.options import Device, Json, Precision, check_model_path, lines, make_ready, write_json, write_line
 from regard.errors import DataError, UsageError
 
 
@@ -19,6 +19,7 @@ def fill(
     batch: Annotated[int | None, Parameter(help="Lines filled in together. [default: 64; 1 on a terminal]")] = None,
     json: Json = False,
     device: Device = "auto",
+    precision: Precision = "fp32",
 ) -> None:
     """Fill in the masks in each line of standard input: <mask>, or as the model has it ([MASK]).
 
@@ -36,6 +37,7 @@ def fill(
     loaded = regard.load(check_model_path(model), device)
     if not isinstance(loaded, Filler):
         raise UsageError("this model fills in no masks", where=model, mend="give a masked language model")
+    make_ready(loaded, precision)
     waiting: list[str] = []
     done = 0
 

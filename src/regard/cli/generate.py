@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from regard.cli.options import Device, Json, check_model_path, decoding, lines, write_json, write_line
+from regard.cli.options import (
+    Device,
+    Json,
+    Precision,
+    check_model_path,
+    decoding,
+    lines,
+    make_ready,
+    write_json,
+    write_line,
+)
 from regard.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -52,6 +62,7 @@ def generate(
     ] = None,
     json: Json = False,
     device: Device = "auto",
+    precision: Precision = "fp32",
 ) -> None:
     """Go on from each line of standard input: what is written, line breaks as spaces; --json keeps them.
 
@@ -79,6 +90,7 @@ def generate(
     if isinstance(loaded, ImageGenerator):
         if given := [f"--{name}" for name, value in texts.items() if value is not None]:
             raise UsageError(f"{' and '.join(given)} for a model of images", where=model, mend="leave it out")
+        make_ready(loaded, precision)
         _make_images(loaded, 64 if count is None else count, 1 if seed is None else seed, out, json)
         return
     if not isinstance(loaded, Generator):
@@ -116,6 +128,8 @@ def generate(
         if not isinstance(small, Generator):
             raise UsageError("this draft does not go on from texts", where=draft, mend="give a causal language model")
         proposing = small
+        make_ready(proposing, precision)
+    make_ready(loaded, precision)
     full = full or ("cut" if tokens is None else "error")
     waiting: list[str] = []
     done = 0

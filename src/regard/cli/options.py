@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 from cyclopts import Parameter
 
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object a line.")]
 Device = Annotated[str, Parameter(help="Where it runs: auto, cpu, cuda, cuda:1, …")]
+Precision = Annotated[
+    Literal["fp32", "bf16", "int8"],
+    Parameter(help="Of the weights, on the CPU: fewer bytes are read sooner, and say less. int8 is the quickest."),
+]
 Model = Annotated[str, Parameter(help="A run's folder, or the model folder in it.")]
 Source = Annotated[str | None, Parameter(help="Column (or suffix of parallel files) of the source; two texts: A,B.")]
 Target = Annotated[str | None, Parameter(help="Column (or suffix of parallel files) of the target.")]
@@ -29,6 +33,21 @@ def check_model_path(path: str) -> str:
     if "://" in path:
         raise UsageError("a model is a folder, not a URL", where=path, mend="download it first")
     return path
+
+
+def make_ready(product: Any, precision: str) -> None:
+    """Pack a model's weights for use; where that rounds them, say on standard error how far.
+
+    Args:
+        product: The loaded model.
+        precision: Of the weights.
+    """
+    from regard.layers.packed import packing_error, ready
+
+    ready(product.model, precision)
+    if precision != "fp32":
+        error = packing_error(product.model)
+        print(f"regard: {precision} weights: products differ by up to {error:.1e} of the greatest", file=sys.stderr)
 
 
 def lines(stream: TextIO) -> Iterator[str]:

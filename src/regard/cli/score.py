@@ -6,7 +6,18 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from regard.cli.options import Device, Json, Model, Source, Target, check_model_path, write_json, write_line
+from regard.cli.options import (
+    Device,
+    Json,
+    Model,
+    Precision,
+    Source,
+    Target,
+    check_model_path,
+    make_ready,
+    write_json,
+    write_line,
+)
 from regard.errors import UsageError
 
 
@@ -20,6 +31,7 @@ def score(
     target: Target = None,
     json: Json = False,
     device: Device = "auto",
+    precision: Precision = "fp32",
 ) -> None:
     """Print the natural-log probability of each target given its source, or of each text; ends included."""
     import regard
@@ -29,6 +41,7 @@ def score(
     from regard.tasks.translator import Translator
 
     loaded = regard.load(check_model_path(model), device)
+    make_ready(loaded, precision)
     if isinstance(loaded, Generator):
         scores = loaded.score(list(read_documents(data)))
     elif isinstance(loaded, Translator):

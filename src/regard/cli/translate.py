@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from regard.cli.options import Device, Json, Model, check_model_path, decoding, lines, write_json, write_line
+from regard.cli.options import (
+    Device,
+    Json,
+    Model,
+    Precision,
+    check_model_path,
+    decoding,
+    lines,
+    make_ready,
+    write_json,
+    write_line,
+)
 from regard.errors import ContextError, DataError, UsageError
 
 if TYPE_CHECKING:
@@ -34,6 +45,7 @@ def translate(
     ] = None,
     json: Json = False,
     device: Device = "auto",
+    precision: Precision = "fp32",
 ) -> None:
     """Translate standard input: one line in, one line out, in order; blank lines stay blank.
 
@@ -63,6 +75,7 @@ def translate(
         top_p=top_p,
         seed=seed,
     )
+    make_ready(translator, precision)
     waiting: list[str] = []
     done = 0
 

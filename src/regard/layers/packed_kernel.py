@@ -94,6 +94,14 @@ def choose(asked: str | None = None) -> Kernel | None:
     return kernel
 
 
+def describe() -> str:
+    """Say in one line what multiplies packed weights here."""
+    if choose() is None and os.environ.get("REGARD_KERNEL") == "torch":
+        return "PyTorch's, as REGARD_KERNEL says"
+    kernel, why = load()
+    return f"our own kernels, compiled by {why}" if kernel else f"PyTorch's: {why}; int8 is slow without our own"
+
+
 @functools.cache
 def load() -> tuple[Kernel | None, str]:
     """Load the kernels, compiling them where that was not done before.

@@ -35,6 +35,7 @@ constexpr int WIDTH = 4, MOST_ROWS = 6;
 constexpr int PARTS = PANEL / WIDTH;         // registers of a panel's row
 constexpr int64_t FEW_ROWS = 2 * MOST_ROWS;  // up to here a thread prepares all rows itself, and nobody waits
 constexpr int64_t ROW_CHUNK = 16 * MOST_ROWS, INPUT_CHUNK = 384;
+constexpr int64_t AHEAD_BYTES = 1024;  // weights are asked for so far ahead
 
 typedef float Floats __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
 typedef uint32_t Words __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
@@ -94,6 +95,8 @@ void tile(const float* x, int64_t stride, const char* weights, int64_t bytes, in
     for (int64_t k = 0; k < inputs; ++k) {
         Floats w[P][PARTS];
 #pragma GCC unroll 8
+        for (int p = 0; p < P; ++p) __builtin_prefetch(weights + p * bytes + k * STEP + AHEAD_BYTES);
+#pragma GCC unroll 8
         for (int p = 0; p < P; ++p) load<KIND>(weights + p * bytes + k * STEP, w[p]);
 #pragma GCC unroll 16
         for (int r = 0; r < R; ++r) {
@@ -145,6 +148,8 @@ void tile_int8(const int32_t* x, int64_t stride, const char* weights, int64_t by
     __m256i sum[R][P][2] = {};
     for (int64_t k = 0; k < pairs; ++k) {
         __m256i w[P][2];
+#pragma GCC unroll 8
+        for (int p = 0; p < P; ++p) __builtin_prefetch(weights + p * bytes + k * 32 + AHEAD_BYTES);
 #pragma GCC unroll 8
         for (int p = 0; p < P; ++p)
 #pragma GCC unroll 2

@@ -1,0 +1,408 @@
+"""Packed linear layers against float64, on our own kernels and on PyTorch's products."""
+
+import copy
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from regard.attention import MultiHeadAttention, Segments, record, switch_off
+from regard.errors import ResourceError, UsageError
+from regard.layers import packed_kernel
+from regard.layers.packed import PackedLinear, levels, pack, packing_error, ready
+from regard.models.bert import Bert, BertConfig
+from regard.models.gpt import GPT, GPTConfig
+from regard.models.llama import Llama, LlamaConfig
+from regard.models.swin import Swin, SwinConfig
+from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.vit import Vit, VitConfig
+from regard.models.weights import gather
+from regard.models.xlnet import XLNet, XLNetConfig
+
+PATHS = ("native", "torch")
+PRECISIONS = ("fp32", "bf16", "int8")
+# Half a step of a weight, relative to it (bf16) or to the greatest of its output (int8).
+STEPS = {"fp32": 2.0**-23, "bf16": 2.0**-8, "int8": 0.5 / 127}
+
+
+def drawn(outputs: int, inputs: int, rows: int, bias: bool = True) -> tuple[nn.Linear, torch.Tensor]:
+    torch.manual_seed(outputs * 1000 + inputs)
+    return nn.Linear(inputs, outputs, bias).eval(), torch.randn(rows, inputs)
+
+
+def made(linear: nn.Linear, precision: str, path: str) -> PackedLinear:
+    return PackedLinear(linear.weight, linear.bias, precision, packed_kernel.choose(path))
+
+
+def oracle(linear: nn.Linear, x_NI: torch.Tensor, precision: str) -> torch.Tensor:
+    """The docstring's formulas, in float64."""
+    w_OI, x_NI = linear.weight.detach(), x_NI.clone()
+    if precision == "bf16":
+        w_OI = w_OI.bfloat16()
+    if precision == "int8":
+        most_O1, most_N1 = w_OI.abs().amax(1, True), x_NI.abs().amax(1, True)
+        steps = torch.tensor(float(levels(x_NI.shape[1])))
+        q_OI = (w_OI * (torch.tensor(127.0) / most_O1)).round().double()
+        q_NI = (x_NI * (steps / most_N1)).round().nan_to_num().double()
+        y_NO = (q_NI @ q_OI.T) * (most_O1.double() / 127).T * (most_N1.double() / steps)
+    else:
+        y_NO = x_NI.double() @ w_OI.double().T
+    return y_NO if linear.bias is None else y_NO + linear.bias.double()
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(("outputs", "inputs"), [(1, 1), (7, 5), (33, 33), (40, 800), (4099, 5)])
+def test_products_are_those_of_the_formula(path: str, precision: str, outputs: int, inputs: int):
+    for rows in (0, 1, 2, 3, 5, 6, 8, 12, 13, 17, 100, 300):
+        linear, x_NI = drawn(outputs, inputs, rows, bias=outputs % 2 == 1)
+        y_NO = made(linear, precision, path)(x_NI)
+        assert y_NO.shape == (rows, outputs)
+        torch.testing.assert_close(y_NO.double(), oracle(linear, x_NI, precision), rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_many_outputs_as_of_a_vocabulary(path: str, precision: str):
+    linear, x_NI = drawn(50257, 6, 3, bias=False)
+    y_NO = made(linear, precision, path)(x_NI)
+    torch.testing.assert_close(y_NO.double(), oracle(linear, x_NI, precision), rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_rounding_is_within_half_a_step(path: str, precision: str):
+    linear, _ = drawn(37, 51, 1)
+    found_OI = made(linear, precision, path).unpacked()
+    most = linear.weight.abs().amax(1, True) if precision == "int8" else linear.weight.abs()
+    assert ((found_OI - linear.weight).abs() <= STEPS[precision] * most * 1.0001).all()
+    assert precision == "fp32" or not torch.equal(found_OI, linear.weight)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_both_paths_agree_to_rounding_and_int8_in_every_whole_number(precision: str):
+    for rows in (1, 8, 40):
+        linear, x_NI = drawn(65, 129, rows, bias=False)
+        ours, theirs = (made(linear, precision, path)(x_NI) for path in PATHS)
+        if precision == "int8":
+            assert torch.equal(ours, theirs)
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=2e-6)
+
+
+def test_int8_sums_stay_in_32_bits_where_all_is_greatest():
+    for inputs in (2, 768, 4097):
+        linear = nn.Linear(inputs, 3, bias=False)
+        with torch.no_grad():
+            linear.weight.fill_(-1.0)
+        x_NI = torch.full((2, inputs), 5.0)
+        for path in PATHS:
+            torch.testing.assert_close(
+                made(linear, "int8", path)(x_NI), torch.full((2, 3), -5.0 * inputs), rtol=1e-6, atol=0
+            )
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_row_does_not_depend_on_those_beside_it(path: str, precision: str):
+    linear, x_NI = drawn(50, 70, 30)
+    layer = made(linear, precision, path)
+    x_NI[7] *= 1000
+    alone = torch.cat([layer(row[None]) for row in x_NI])
+    if precision == "int8" or path == "native":
+        assert torch.equal(layer(x_NI), alone)
+    rest = torch.arange(30) != 7
+    torch.testing.assert_close(layer(x_NI)[rest], alone[rest], rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_inputs_of_any_shape_and_layout(path: str, precision: str):
+    linear, x_NI = drawn(9, 34, 24)
+    layer = made(linear, precision, path)
+    y_NO = layer(x_NI)
+    torch.testing.assert_close(layer(x_NI.view(2, 3, 4, 34)).view(24, 9), y_NO)
+    torch.testing.assert_close(layer(x_NI.T.contiguous().T), y_NO)
+    wide = torch.randn(24, 80)
+    wide[:, 11:45] = x_NI
+    torch.testing.assert_close(layer(wide[:, 11:45]), y_NO)
+    torch.testing.assert_close(layer(x_NI[::2]), y_NO[::2])
+    torch.testing.assert_close(layer(x_NI[:1].expand(5, 34)), y_NO[:1].expand(5, 9))
+    torch.testing.assert_close(layer(x_NI[3]), y_NO[3])
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_stays_in_its_row_and_shows(path: str, precision: str, bad: float):
+    linear, x_NI = drawn(20, 15, 20)
+    layer, plain_NO = made(linear, precision, path), linear(x_NI)
+    x_NI[4, 3] = bad
+    y_NO = layer(x_NI)
+    assert not y_NO[4].isfinite().any()
+    assert precision != "int8" or y_NO[4].isnan().all()
+    rest = torch.arange(20) != 4
+    torch.testing.assert_close(y_NO[rest], plain_NO[rest], rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_int8_of_zeros_and_of_tiny_numbers_is_the_bias(path: str):
+    linear, x_NI = drawn(20, 15, 3)
+    layer = made(linear, "int8", path)
+    for x in (torch.zeros_like(x_NI), torch.full_like(x_NI, 1e-42)):
+        torch.testing.assert_close(layer(x), linear.bias.expand(3, 20))
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_parts_stand_on_the_same_memory(path: str, precision: str):
+    linear, x_NI = drawn(70, 19, 4)
+    layer = made(linear, precision, path)
+    part = layer.part(32, 21)
+    torch.testing.assert_close(part(x_NI), layer(x_NI)[:, 32:53])
+    assert part.weights.untyped_storage().data_ptr() == layer.weights.untyped_storage().data_ptr()
+    assert (layer.part(33, 4) is None) == (path == "native")
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_joint_product_is_the_three(path: str, precision: str):
+    torch.manual_seed(0)
+    plain = MultiHeadAttention(64, 4, num_kv_heads=2, rotary_base=100.0).eval()
+    for projection in (plain.q_proj, plain.k_proj, plain.v_proj):
+        nn.init.normal_(projection.bias)
+    packed = pack(nn.ModuleList([copy.deepcopy(plain)]).eval(), precision, path)[0]
+    x_ND, segments = torch.randn(11, 64), Segments.ragged([4, 7])
+    assert plain.joint_proj is None
+    assert isinstance(packed.joint_proj, PackedLinear)
+    together = packed(x_ND, segments)
+    joint, packed.joint_proj = packed.joint_proj, None
+    torch.testing.assert_close(together, packed(x_ND, segments), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(together, plain(x_ND, segments), rtol=0.05, atol=0.05)
+    assert joint.out_features == 64 + 2 * 32
+
+
+def test_an_attention_without_packing_keeps_its_state():
+    names = set(MultiHeadAttention(8, 2).state_dict())
+    assert names == {f"{part}_proj.{end}" for part in ("q", "k", "v", "out") for end in ("weight", "bias")}
+
+
+def texts(model: nn.Module) -> torch.Tensor:
+    return model.head(model(torch.arange(23) % 19, Segments.ragged([9, 1, 13])))
+
+
+def pairs(model: Transformer) -> torch.Tensor:
+    tokens, segments = torch.arange(23) % 19, Segments.ragged([9, 1, 13])
+    return model.head(model(tokens, segments, tokens.flip(0), Segments.ragged([3, 8, 12])))
+
+
+def pictures(model: nn.Module) -> torch.Tensor:
+    return model(torch.linspace(-1, 1, 2 * 3 * 32 * 32).view(2, 3, 32, 32)).hidden_ND
+
+
+def masked(model: Bert) -> torch.Tensor:
+    return model(torch.arange(12), Segments.ragged([5, 7]))
+
+
+VIT = VitConfig(image_size=(32, 32), patch_size=8, embed_dim=48, num_layers=2, num_heads=3, mlp_dim=64)
+SWIN = SwinConfig(image_size=(32, 32), embed_dim=48, num_layers=(1, 1), num_heads=(3, 6), window_size=(4,))
+
+
+def stepped(model: nn.Module) -> torch.Tensor:
+    state = model.start(torch.arange(12), Segments.ragged([5, 7]), 2)
+    found = []
+    for token in range(4):
+        logits_RV, state = model.step(torch.tensor([token, 1, 2, token]), state)
+        found.append(logits_RV)
+    return torch.cat(found)
+
+
+MODELS = {
+    "gpt": (lambda: GPT(GPTConfig(23, 64, 2, 4, max_len=64)), texts),
+    "gpt step by step": (lambda: GPT(GPTConfig(23, 64, 2, 4, max_len=64)), stepped),
+    "llama": (lambda: Llama(LlamaConfig(23, 64, 2, 4, 2, 96, 64)), texts),
+    "llama step by step": (lambda: Llama(LlamaConfig(23, 64, 2, 4, 2, 96, 64)), stepped),
+    "transformer": (lambda: Transformer(TransformerConfig(23, 23, 64, 96, 4, 0, 2, 2)), pairs),
+    "transformer step by step": (lambda: Transformer(TransformerConfig(23, 23, 64, 96, 4, 0, 2, 2)), stepped),
+    "bert": (lambda: Bert(BertConfig(23, 64, 2, 4, 96)), masked),
+    "vit": (lambda: Vit(VIT), pictures),
+    "swin": (lambda: Swin(SWIN), pictures),
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_packed_model_computes_what_the_plain_one_does(name: str, precision: str, path: str):
+    build, run = MODELS[name]
+    torch.manual_seed(3)
+    plain = build().eval()
+    with torch.inference_mode():
+        wanted = run(plain)
+        packed = pack(plain, precision, path)
+        found = run(packed)
+    assert packed is plain
+    assert not any(isinstance(module, nn.Linear) for module in packed.modules())
+    error = float((found - wanted).abs().max() / wanted.abs().max())
+    assert error < {"fp32": 1e-5, "bf16": 0.02, "int8": 0.05}[precision]
+    assert error > 0 or precision == "fp32"
+
+
+def test_relative_scores_work_packed():
+    torch.manual_seed(3)
+    model = XLNet(XLNetConfig(23, 32, 1, 2, 48)).eval()
+    tokens, segments = torch.arange(12), Segments.ragged([5, 7])
+    with torch.inference_mode():
+        wanted = model(tokens, segments)
+        torch.testing.assert_close(pack(model)(tokens, segments), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_table_is_still_looked_up_and_its_output_is_packed():
+    model = GPT(GPTConfig(23, 32, 1, 2)).eval()
+    table = model.embed.weight.clone()
+    pack(model, "int8")
+    assert isinstance(model.output, PackedLinear)
+    assert torch.equal(model.embed.weight, table)
+    assert sum(one.numel() for one in model.parameters()) == 23 * 32 + 1024 * 32 + 3 * 2 * 32
+
+
+def test_recording_works_packed():
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(23, 32, 1, 2)).eval()
+    tokens, segments = torch.arange(9), Segments.ragged([4, 5])
+
+    def rows() -> list[torch.Tensor]:
+        with record(model) as recorded:
+            model(tokens, segments)
+        return [one.weights_HTS for one in recorded["blocks.0.self_attn"]]
+
+    for before, after in zip(rows(), (pack(model), rows())[1], strict=True):
+        torch.testing.assert_close(after, before, rtol=1e-5, atol=1e-6)
+
+
+def test_a_copy_works_by_itself():
+    model = pack(GPT(GPTConfig(23, 32, 1, 2)).eval(), "int8")
+    tokens, segments = torch.arange(9), Segments.ragged([4, 5])
+    wanted, again = model(tokens, segments), copy.deepcopy(model)
+    for module in model.modules():
+        if isinstance(module, PackedLinear):
+            module.weights.zero_()
+    assert torch.equal(again(tokens, segments), wanted)
+
+
+def test_what_packing_refuses():
+    model = GPT(GPTConfig(23, 32, 1, 2))
+    with pytest.raises(UsageError, match="training mode"):
+        pack(model)
+    with pytest.raises(UsageError, match="unknown precision 'fp8'; choose fp32, bf16, int8"):
+        pack(model.eval(), "fp8")
+    with pytest.raises(UsageError, match="not on the CPU"):
+        pack(copy.deepcopy(model).to("meta"))
+    with pytest.raises(UsageError, match="int8 weights are for the CPU"):
+        ready(copy.deepcopy(model).to("meta"), "int8")
+    pack(model)
+    with pytest.raises(UsageError, match="cannot be trained"):
+        model.train()
+    with pytest.raises(UsageError, match="cannot be saved"):
+        gather(model)
+    with pytest.raises(UsageError, match="do not change"):
+        switch_off(model, {"blocks.0.self_attn": [1]})
+    with pytest.raises(UsageError, match="give float32"):
+        model.output(torch.zeros(1, 32, dtype=torch.float64))
+    with pytest.raises(UsageError, match="give float32"):
+        model.output(torch.zeros(1, 31))
+    with pytest.raises(UsageError, match="a gradient"):
+        model.output(torch.zeros(1, 32, requires_grad=True))
+
+
+def test_small_models_stay_plain_unless_asked():
+    model = GPT(GPTConfig(23, 32, 1, 2)).eval()
+    assert isinstance(ready(model, "fp32").output, nn.Linear)
+    assert isinstance(ready(model, "int8").output, PackedLinear)
+
+
+def test_the_error_is_told():
+    model = GPT(GPTConfig(23, 32, 1, 2)).eval()
+    errors = {precision: packing_error(pack(copy.deepcopy(model), precision)) for precision in PRECISIONS}
+    assert errors["fp32"] == 0.0
+    assert 1e-4 < errors["bf16"] < errors["int8"] < 0.05
+
+
+# ---------------------------------------------------------------------------------------------------------- compiling
+
+CHECK = """
+import torch
+from regard.layers import packed_kernel
+from regard.layers.packed import PackedLinear
+layer = PackedLinear(torch.eye(3), None, "int8", packed_kernel.choose())
+print(layer.kernel is not None, layer(torch.tensor([[1.0, 2.0, 3.0]])).round().tolist(), packed_kernel.describe())
+"""
+
+
+def start(**env: str) -> subprocess.Popen[str]:
+    values = {**os.environ, **env}
+    return subprocess.Popen(
+        [sys.executable, "-c", CHECK], env=values, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    assert "[[1.0, 2.0, 3.0]]" in out
+    return out
+
+
+def test_two_processes_compile_at_once_and_damage_is_mended(tmp_path: Path):
+    both = [start(REGARD_CACHE=str(tmp_path), REGARD_KERNEL="auto") for _ in range(2)]
+    assert all(said(one).startswith("True") for one in both)
+    (library,) = (tmp_path / "kernels").iterdir()
+    whole = library.read_bytes()
+    for damaged in (whole[: len(whole) // 2], b"", whole[:5000] + b"x" + whole[5001:]):
+        library.write_bytes(damaged)
+        assert said(start(REGARD_CACHE=str(tmp_path), REGARD_KERNEL="auto")).startswith("True")
+        assert packed_kernel._is_whole(library)
+
+
+def test_without_a_compiler_products_are_pytorchs(tmp_path: Path):
+    out = said(start(REGARD_CACHE=str(tmp_path), PATH=str(tmp_path), CXX="", REGARD_KERNEL="auto"))
+    assert out.startswith("False")
+    assert "no C++ compiler is installed" in out
+
+
+def test_a_compiler_that_fails_is_told(tmp_path: Path):
+    compiler = tmp_path / "g++"
+    compiler.chmod(0o755)
+    compiler.write_text('#!/bin/sh\nif [ "$1" = --version ]; then echo "broken 1.0"; else exit 1; fi\n')
+    out = said(start(REGARD_CACHE=str(tmp_path), PATH=f"{tmp_path}:/bin", CXX="", REGARD_KERNEL="auto"))
+    assert out.startswith("False")
+    assert "broken 1.0 cannot compile packed.cpp" in out
+
+
+def test_a_cache_that_cannot_be_written_compiles_for_this_process(tmp_path: Path):
+    (tmp_path / "kernels").write_text("a file where the folder should be")
+    assert said(start(REGARD_CACHE=str(tmp_path), REGARD_KERNEL="auto")).startswith("True")
+
+
+def test_the_choice_of_path(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("REGARD_KERNEL", "torch")
+    assert packed_kernel.choose() is None
+    assert packed_kernel.describe() == "PyTorch's, as REGARD_KERNEL says"
+    monkeypatch.setenv("REGARD_KERNEL", "cuda")
+    with pytest.raises(UsageError, match="choose auto, native or torch"):
+        packed_kernel.choose()
+    monkeypatch.setattr(packed_kernel, "load", lambda: (None, "no C++ compiler is installed"))
+    with pytest.raises(ResourceError, match="no C\\+\\+ compiler"):
+        packed_kernel.choose("native")
+    assert packed_kernel.choose("auto") is None
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_our_threads_are_those_of_pytorch():
+    packed_kernel.choose("native")
+    maps = Path("/proc/self/maps").read_text()
+    assert len({line.split()[-1] for line in maps.splitlines() if "libgomp" in line}) == 1
