@@ -117,3 +117,21 @@ def test_a_model_of_another_kind_is_refused(book: Path, trained, cli: Cli) -> No
     done = cli(["generate", book, "--count", "4", "-o", "sheet.png"], stdin="a\n")
     assert done.returncode == 2
     assert "--count and --out for a model of texts" in done.stderr
+
+
+def test_weights_of_fewer_bytes_are_used_and_their_error_is_told(book: Path, cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("the light of day\n\nnight and day and night\n")
+    found = {}
+    for precision in ("fp32", "bf16", "int8"):
+        done = cli(["score", book, "--data", "t.txt", "--json", "--precision", precision])
+        assert done.returncode == 0, done.stderr
+        found[precision] = [json.loads(line)["logprob"] for line in done.stdout.splitlines()]
+        told = "" if precision == "fp32" else f"regard: {precision} weights: products differ by up to "
+        assert done.stderr.startswith(told)
+        assert (done.stderr == "") == (precision == "fp32")
+    assert found["fp32"] != found["bf16"] != found["int8"]
+    assert found["int8"] == pytest.approx(found["fp32"], rel=0.01)
+    packed = regard.load(book, precision="int8").score(["the light of day", "night and day and night"])
+    assert found["int8"] == [pytest.approx(logprob, rel=1e-5) for logprob, _ in packed]
+    done = cli(["score", book, "--data", "t.txt", "--precision", "fp8"])
+    assert done.returncode == 2

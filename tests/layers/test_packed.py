@@ -376,8 +376,8 @@ def test_without_a_compiler_products_are_pytorchs(tmp_path: Path):
 
 def test_a_compiler_that_fails_is_told(tmp_path: Path):
     compiler = tmp_path / "g++"
-    compiler.chmod(0o755)
     compiler.write_text('#!/bin/sh\nif [ "$1" = --version ]; then echo "broken 1.0"; else exit 1; fi\n')
+    compiler.chmod(0o755)
     out = said(start(REGARD_CACHE=str(tmp_path), PATH=f"{tmp_path}:/bin", CXX="", REGARD_KERNEL="auto"))
     assert out.startswith("False")
     assert "broken 1.0 cannot compile packed.cpp" in out
