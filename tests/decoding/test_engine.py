@@ -15,9 +15,9 @@ from regard.decoding.choosing import best, draw, log_norms
 from regard.decoding.fixed import FixedSteps
 from regard.errors import UsageError
 from regard.models.gpt import GPT, GPTConfig
-from regard.models.interface import Room
 from regard.models.llama import Llama, LlamaConfig
 from regard.models.rnn import RNN, RNNConfig
+from regard.models.states import Room
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.tasks.generator import Generation, Generator
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.attention import masks
 from regard.attention.masks import Mask
@@ -32,17 +31,17 @@ class Tree(Past):
 
     def __init__(
         self,
-        reach_BKW: np.ndarray,
-        depth_BK: np.ndarray,
+        reach_BKW: Tensor,
+        depth_BK: Tensor,
         device: torch.device,
         uniform: dict[tuple[int, int], Segments] | None = None,
     ) -> None:
         self.reach_BKW, self.depth_BK = reach_BKW, depth_BK
-        super().__init__(torch.from_numpy(depth_BK.flatten()).to(device), None, 0, uniform)
-        used_W = np.flatnonzero(reach_BKW.any((0, 1)))
+        super().__init__(depth_BK.flatten().to(device), None, 0, uniform)
+        used_W = reach_BKW.flatten(0, 1).any(0).nonzero()
         self.max_len = -(-(int(used_W[-1]) + 1) // _STEP) * _STEP if len(used_W) else 0
         self._tree_places: tuple[Tensor, Tensor] | None = None
-        self._nodes_BK: np.ndarray | None = None
+        self._nodes_BK: Tensor | None = None
         self._mask: Mask | None = None
 
     @staticmethod
@@ -57,9 +56,9 @@ class Tree(Past):
             The tree, whose nodes are the places.
         """
         lengths = past.lengths_B.tolist() if past.known is None else past.known
-        lengths_B = np.array(lengths, np.int64)
-        reach_BW = np.arange(past.max_len) < lengths_B[:, None]
-        return Tree(reach_BW[:, None].repeat(beams, 1), lengths_B[:, None].repeat(beams, 1), past.lengths_B.device)
+        lengths_B1 = torch.tensor(lengths, dtype=torch.int64)[:, None]
+        reach_B1W = (torch.arange(past.max_len) < lengths_B1)[:, None]
+        return Tree(reach_B1W.repeat(1, beams, 1), lengths_B1.repeat(1, beams), past.lengths_B.device)
 
     @property
     def slots(self) -> int:
@@ -67,7 +66,7 @@ class Tree(Past):
 
     @property
     def rows(self) -> int:
-        return self.depth_BK.size
+        return self.depth_BK.numel()
 
     @property
     def beams(self) -> int:
@@ -76,35 +75,35 @@ class Tree(Past):
 
     @property
     def deepest(self) -> int:
-        return int(self.depth_BK.max(initial=0))
+        return int(self.depth_BK.max()) if self.rows else 0
 
     @property
     def mask(self) -> Mask:
         if self._mask is None:
-            reach = torch.from_numpy(_wide(self.reach_BKW, self.max_len)[:, None, :, : self.max_len])
+            reach = _wide(self.reach_BKW, self.max_len)[:, None, :, : self.max_len]
             self._mask = masks.tensor(reach.to(self.lengths_B.device))
         return self._mask
 
     def after(self, segments: Segments) -> Tree:
         if self._after is None or self._after[0] is not segments:
             nodes_BK = self._nodes()
-            reach_BKW = _wide(self.reach_BKW, int(nodes_BK.max(initial=-1)) + 1).copy()
-            np.put_along_axis(reach_BKW, nodes_BK[..., None], True, -1)
+            most = int(nodes_BK.max()) + 1 if nodes_BK.numel() else 0
+            reach_BKW = _wide(self.reach_BKW, most).scatter(2, nodes_BK[..., None], True)
             tree = Tree(reach_BKW, self.depth_BK + 1, self.lengths_B.device, self._uniform)
             self._after = segments, tree
         return self._after[1]  # pyrefly: ignore[bad-return]
 
-    def _nodes(self) -> np.ndarray:
+    def _nodes(self) -> Tensor:
         """Find the first node of each slot that no beam has behind it, for each beam one."""
         if self._nodes_BK is None:
             taken_BW = _wide(self.reach_BKW, self.reach_BKW.shape[2] + self.beams).any(1)
-            self._nodes_BK = np.argsort(taken_BW, 1, kind="stable")[:, : self.beams]
+            self._nodes_BK = taken_BW.byte().sort(stable=True, dim=1).indices[:, : self.beams]
         return self._nodes_BK
 
     def places(self, segments: Segments) -> tuple[Tensor, Tensor]:
         if self._tree_places is None:
-            slot_N = np.arange(self.slots).repeat(self.beams)
-            both = (torch.from_numpy(one).to(self.lengths_B.device) for one in (slot_N, self._nodes().flatten()))
+            slot_N = torch.arange(self.slots).repeat_interleave(self.beams)
+            both = (one.to(self.lengths_B.device) for one in (slot_N, self._nodes().flatten()))
             slot_N, node_N = both
             self._tree_places = slot_N, node_N
         return self._tree_places
@@ -121,7 +120,7 @@ class Tree(Past):
             self._segments = capacity, slots
         return self._segments[1]
 
-    def order(self, slots: Sequence[int], parents_BK: np.ndarray) -> Tree:
+    def order(self, slots: Sequence[int], parents_BK: Tensor) -> Tree:
         """Let beams go on from others of their slot.
 
         Args:
@@ -131,38 +130,38 @@ class Tree(Past):
         Returns:
             The tree.
         """
-        index_BK = np.array(slots, np.int64)[:, None], parents_BK
+        index_BK = torch.tensor(slots, dtype=torch.int64)[:, None], parents_BK
         uniform = self._uniform if len(slots) == self.slots else None
         return Tree(self.reach_BKW[index_BK], self.depth_BK[index_BK], self.lengths_B.device, uniform)
 
     def put(self, index: Sequence[int], other: Past) -> tuple[Past, Tensor, Tensor | None]:
         beams, device = self.beams, self.lengths_B.device
-        slots = np.array(index[::beams], np.int64) // beams
+        slots = torch.tensor(index[::beams], dtype=torch.int64) // beams
         width = max(self.reach_BKW.shape[2], other.max_len * (1 if isinstance(other, Tree) else beams))
-        more = max(int(slots.max(initial=-1)) + 1 - self.slots, 0)
-        reach_BKW = np.pad(_wide(self.reach_BKW, width), ((0, more), (0, 0), (0, 0)))
-        depth_BK = np.pad(self.depth_BK, ((0, more), (0, 0)))
+        more = max(max(index, default=-1) // beams + 1 - self.slots, 0)
+        reach_BKW = nn.functional.pad(_wide(self.reach_BKW, width), (0, 0, 0, 0, 0, more))
+        depth_BK = nn.functional.pad(self.depth_BK, (0, 0, 0, more))
         reach_BKW[slots] = False
         if isinstance(other, Tree):
             reach_BKW[slots, :, : other.reach_BKW.shape[2]] = other.reach_BKW
             depth_BK[slots] = other.depth_BK
-            slot, place = torch.from_numpy(slots), torch.arange(other.max_len).expand(len(slots), -1)
+            slot, place = slots, torch.arange(other.max_len).expand(len(slots), -1)
         else:  # a past of its own for each beam, one behind the other
-            lengths_BK = np.array(other.known, np.int64).reshape(-1, beams)
+            lengths_BK = torch.tensor(other.known, dtype=torch.int64).view(-1, beams)
             for beam in range(beams):
-                nodes_W = beam * other.max_len + np.arange(other.max_len)
+                nodes_W = beam * other.max_len + torch.arange(other.max_len)
                 reach_BKW[slots[:, None], beam, nodes_W] = nodes_W < beam * other.max_len + lengths_BK[:, beam, None]
             depth_BK[slots] = lengths_BK
-            slot = torch.from_numpy(slots.repeat(beams))
+            slot = slots.repeat_interleave(beams)
             first = torch.arange(beams).repeat(len(slots)) * other.max_len
             place = first[:, None] + torch.arange(other.max_len)
         return Tree(reach_BKW, depth_BK, device), slot.to(device), place.to(device)
 
 
-def _wide(reach_BKW: np.ndarray, width: int) -> np.ndarray:
+def _wide(reach_BKW: Tensor, width: int) -> Tensor:
     """Give at least so many nodes."""
     more = width - reach_BKW.shape[2]
-    return np.pad(reach_BKW, ((0, 0), (0, 0), (0, more))) if more > 0 else reach_BKW
+    return nn.functional.pad(reach_BKW, (0, more)) if more > 0 else reach_BKW
 
 
 def reordered(past: Past, rows_R: Tensor, count: int) -> tuple[list[int], Past]:
@@ -180,6 +179,6 @@ def reordered(past: Past, rows_R: Tensor, count: int) -> tuple[list[int], Past]:
     each = len(rows) // max(count, 1)
     slots = [row // before for row in rows[:: max(each, 1)]]
     if isinstance(past, Tree):
-        return slots, past.order(slots, np.array(rows, np.int64).reshape(count, -1) % before)
+        return slots, past.order(slots, rows_R.view(count, -1) % before)
     past = past if slots == list(range(past.slots)) else past.select(slots)
     return slots, past if each <= 1 else Tree.grown(past, each)

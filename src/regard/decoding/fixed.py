@@ -17,7 +17,7 @@ from regard.attention import KVCache, Segments
 from regard.attention.past import Past
 from regard.errors import UsageError
 from regard.models.causal import CausalStack, StackState
-from regard.models.interface import Room
+from regard.models.states import Room
 
 Step = Callable[[Tensor, Tensor, list[Tensor], list[Tensor]], Tensor]
 

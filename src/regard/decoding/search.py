@@ -15,7 +15,8 @@ from regard.decoding.lanes import Group, Hypothesis, Lane, filled, penalty
 from regard.decoding.options import DecodeOptions
 from regard.decoding.speculating import Proposer
 from regard.errors import NumericError, UsageError
-from regard.models.interface import EncoderDecoder, LanguageModel, Room
+from regard.models.interface import EncoderDecoder, LanguageModel
+from regard.models.states import Room
 
 
 def window_start(length: int, context: int) -> int:

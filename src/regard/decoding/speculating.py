@@ -17,7 +17,8 @@ from torch import Tensor
 from regard.attention import Segments
 from regard.decoding.choosing import best, draw, log_norms, penalized
 from regard.decoding.options import DecodeOptions
-from regard.models.interface import LanguageModel, Room, TextState
+from regard.models.interface import LanguageModel
+from regard.models.states import Room, TextState
 
 _LONGEST, _SHORTEST = 3, 2  # tokens at a text's end that are looked for earlier in it
 

@@ -16,7 +16,8 @@ from regard.attention.past import Past
 from regard.attention.tree import reordered
 from regard.layers.block import Block
 from regard.layers.embed import Embedding
-from regard.models.interface import LanguageModel, Room
+from regard.models.interface import LanguageModel
+from regard.models.states import Room
 
 
 @dataclass(frozen=True, eq=False)

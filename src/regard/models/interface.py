@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from regard.attention import Segments
 from regard.errors import ConfigError, UsageError
 from regard.models.scoring import TokenScorer
+from regard.models.states import Room
 from regard.models.weights import fit, gather
 
 # Which tables of vectors are one: source, target and output; target and output; or none.
@@ -52,77 +53,6 @@ def check_image_size(size: tuple[int, ...]) -> tuple[int, int]:
     if len(size) != 2 or min(size) < 1:
         raise ConfigError(f"image_size is {list(size)}", mend="give height and width in pixels: [224, 224]")
     return size[0], size[1]
-
-
-@dataclass(frozen=True)
-class Room:
-    """What a batch that is decoded may come to hold, so that its caches are made once and never move.
-
-    Attributes:
-        sources: Sources (or prompts) that are decoded side by side.
-        tokens: Tokens of a row, its prompt among them.
-        new: Of these, tokens that are written.
-        source_tokens: Tokens of an encoded source.
-    """
-
-    sources: int
-    tokens: int
-    new: int
-    source_tokens: int = 0
-
-    def places(self, beams: int) -> int:
-        """Give the places of a source's slot: beams share what they have in common, at worst the prompt alone.
-
-        Args:
-            beams: Rows of a source.
-
-        Returns:
-            Places for all of them.
-        """
-        return self.tokens if beams == 1 else self.tokens + (beams - 1) * self.new + 2 * beams + 8
-
-
-class DecoderState(Protocol):
-    """Where decoding stands: R rows, the beams of a source side by side."""
-
-    def select(self, rows_R: Tensor, sources_B: Tensor | None) -> Self:
-        """Go on from other rows, as many for each source.
-
-        Args:
-            rows_R: int64, on the host, for each new row the old one that it continues.
-            sources_B: int64, on the host, for each new source the old one; None where the sources stay.
-
-        Returns:
-            The state; this one is used up.
-        """
-        ...
-
-    def put(self, rows_R: Tensor, other: Self) -> Self:
-        """Let all rows of some sources go on from elsewhere.
-
-        Args:
-            rows_R: int64, on the host, the rows, each once; those behind the last are new.
-            other: Where they go on, a row for each.
-
-        Returns:
-            The state; this one is used up.
-        """
-        ...
-
-
-class TextState(DecoderState, Protocol):
-    """Where a language model stands: R rows, the beams of a prompt side by side."""
-
-    def rewind(self, lengths: Sequence[int]) -> Self:
-        """Forget the last tokens of rows.
-
-        Args:
-            lengths: Tokens that are to be left of each row, one row a prompt.
-
-        Returns:
-            The state; this one is used up.
-        """
-        ...
 
 
 class TokenPredictor(TokenScorer, ABC):
@@ -186,7 +116,7 @@ class EncoderDecoder(TokenPredictor):
             room: What the batch may come to hold; None makes room as it goes.
 
         Returns:
-            The state before the first token, a :class:`DecoderState`.
+            The state before the first token, a :class:`~regard.models.states.DecoderState`.
         """
 
 
@@ -225,7 +155,7 @@ class LanguageModel(TokenPredictor):
             room: What the batch may come to hold; None makes room as it goes.
 
         Returns:
-            The state after the prompts, a :class:`TextState`.
+            The state after the prompts, a :class:`~regard.models.states.TextState`.
         """
 
     @abstractmethod

@@ -24,8 +24,9 @@ from regard.attention.compiling import eagerly
 from regard.errors import ConfigError
 from regard.layers.cells import State
 from regard.layers.recurrent import CellName, Recurrent, StateAttention, Times
-from regard.models.interface import EncoderDecoder, Room, Share, check_share
+from regard.models.interface import EncoderDecoder, Share, check_share
 from regard.models.registry import Family, register
+from regard.models.states import Room
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from regard.attention.tree import reordered
 from regard.errors import ConfigError
 from regard.layers.block import Block
 from regard.layers.embed import Embedding, Positions
-from regard.models.interface import EncoderDecoder, Room, Share, check_share
+from regard.models.interface import EncoderDecoder, Share, check_share
+from regard.models.states import Room
 
 
 @dataclass(frozen=True)
