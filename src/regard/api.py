@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from regard.errors import UsageError
-from regard.files import on_disk
+from regard.places import on_disk
 
 # What a function needs is imported where it is called: to load a model for use takes no trainer, no page and no scorer.
 if TYPE_CHECKING:

@@ -4,32 +4,23 @@ A job comes as a line of JSON on standard input, its exit code goes out as a lin
 are files. So each command is a process of its own, with its own user and limits, that did not wait for torch.
 """
 
+import importlib
 import json
 import os
+import pkgutil
 import resource
 import signal
 import sys
 
-import regard.api
-from regard.cli import data, doctor, evaluate, look, score, sizes, train, translate
+import regard
 from regard.cli.main import main
 from regard.models.registry import families
 from regard.training import recipe
 
-# Another user may have no way to the modules that are imported late.
-LOADED = (
-    recipe.read("translate"),
-    regard.api,
-    data,
-    doctor,
-    evaluate,
-    look,
-    score,
-    sizes,
-    train,
-    translate,
-    families(),
-)
+# Another user may have no way to the modules that are imported late: ours, and what those import inside of functions.
+NAMES = [module.name for module in pkgutil.walk_packages(regard.__path__, "regard.") if "__main__" not in module.name]
+LATE = ("statistics",)
+LOADED = (*map(importlib.import_module, (*NAMES, *LATE)), recipe.read("translate"), families())
 
 
 def run(job: dict) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from regard import places
 from regard.data import Pair, catalogue, packages, read_pairs
 from regard.data.corpora import (
     VERSIONS,
@@ -193,13 +194,13 @@ def test_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("REGARD_CACHE", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert packages.cache_folder() == tmp_path / ".cache" / "regard"
+    assert places.cache_folder() == tmp_path / ".cache" / "regard"
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert packages.cache_folder() == tmp_path / ".cache" / "regard"
+    assert places.cache_folder() == tmp_path / ".cache" / "regard"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert packages.cache_folder() == tmp_path / "xdg" / "regard"
+    assert places.cache_folder() == tmp_path / "xdg" / "regard"
     monkeypatch.setenv("REGARD_CACHE", "own")
-    assert packages.cache_folder() == Path.cwd() / "own"
+    assert places.cache_folder() == Path.cwd() / "own"
 
 
 def _file(registry: str, data: bytes, member: str = "pkg/data.txt") -> PackageFile:

@@ -267,6 +267,7 @@ def test_proposals_that_cannot_be_are_refused() -> None:
         g.generate(["a"], DecodeOptions(speculate=2), draft=other)
 
 
+@torch.inference_mode()
 def test_a_draft_reads_nothing_twice_but_what_did_not_come() -> None:
     g, read = generator(), list[int]()
     extend = g.model.extend

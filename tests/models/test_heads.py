@@ -199,7 +199,8 @@ def test_silenced_in_training_and_in_cached_decoding_with_beams(name: str, confi
             logits_RV, state = model.step(tokens_B.repeat_interleave(2), state)
             found += [logits_RV]
     torch.testing.assert_close(torch.stack(found, 1)[::2], wanted, atol=1e-10, rtol=0)
-    assert torch.equal(torch.stack(found, 1)[::2], torch.stack(found, 1)[1::2])
+    # Beams of a tree sum over their nodes in an order of their own: equal but for the last bits.
+    torch.testing.assert_close(torch.stack(found, 1)[::2], torch.stack(found, 1)[1::2], atol=1e-13, rtol=0)
     # No gradient goes through layers with all heads silent; it goes around them.
     if isinstance(model, RNN):
         return

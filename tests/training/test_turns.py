@@ -97,7 +97,7 @@ def test_at_a_turn_only_its_part_moves(tmp_path: Path) -> None:
     before = everything(trainer)
     for step in range(7):
         turn = ("partner", "partner", "part")[step % 3]
-        trainer._step([task.batch(step)])
+        trainer._step([task.batch(step)], 0.0)
         now = everything(trainer)
         moved = {n.split(".")[0] for n in now if n not in before or not torch.equal(now[n], before[n])}
         assert moved == {turn}
@@ -115,7 +115,7 @@ def test_without_turns_all_but_the_frozen_moves(tmp_path: Path) -> None:
     task = Turning(turns=())
     trainer = make_trainer(tmp_path, task)
     before = everything(trainer)
-    trainer._step([task.batch(0)])
+    trainer._step([task.batch(0)], 0.0)
     now = everything(trainer)
     moved = {n.split(".")[0] for n in before if not torch.equal(now[n], before[n])}
     assert moved == {"part", "partner"}
@@ -175,7 +175,7 @@ def test_rates_are_factors_of_the_learning_rate(tmp_path: Path) -> None:
     for name, given in (("with", rates), ("without", {})):
         trainer = make_trainer(tmp_path / name, Turning((), given), weight_decay=0.0, warmup_steps=4)
         before = everything(trainer)
-        trainer._step([trainer.task.batch(0)])
+        trainer._step([trainer.task.batch(0)], 0.0)
         now = everything(trainer)
         steps[name] = {key: now[key] - before[key] for key in before}
     for key, step in steps["without"].items():

@@ -13,8 +13,8 @@ def doctor(*, json: Json = False) -> None:
     """Say what this machine has and what regard makes of it."""
     import torch
 
-    from regard.data.packages import cache_folder
     from regard.layers import packed_kernel
+    from regard.places import cache_folder
     from regard.training import hardware
 
     device = hardware.choose("auto")

@@ -30,9 +30,10 @@ from regard.data.corpora import (
 from regard.data.examples import Pair
 from regard.data.image_catalogue import PICTURES, ImageEntry
 from regard.data.made import PARTS, SPLIT, Made, Part, source_lines
-from regard.data.packages import PackageFile, cache_folder, fetch, sha256_of, written_aside
+from regard.data.packages import PackageFile, fetch, sha256_of, written_aside
 from regard.data.split import split_pairs
 from regard.errors import DataError, UsageError
+from regard.places import cache_folder
 
 REVISION = 1  # goes up when cleaning or splitting changes, so that folders in the cache are made anew
 _SOURCE = "SOURCE.md"

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Literal
 
 from regard.errors import DataError, ResourceError
-from regard.files import cache_folder
+from regard.places import cache_folder
 
 _TIMEOUT_S = 1800
 _CHUNK_BYTES = 1 << 20

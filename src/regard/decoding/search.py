@@ -308,6 +308,10 @@ class _Search:
     def _choose(self, lane: Lane, found: list[tuple[int, int, float]]) -> list[int]:
         """Go on with the best continuations (token, prefix, log-probability) of a lane that do not end.
 
+        Args:
+            lane: The lane.
+            found: The best first.
+
         Returns:
             For each of its new rows the old one; none where it is done.
         """

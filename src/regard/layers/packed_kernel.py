@@ -20,7 +20,8 @@ import tempfile
 from pathlib import Path
 
 from regard.errors import ResourceError, UsageError
-from regard.files import cache_folder, write_aside
+from regard.files import write_aside
+from regard.places import cache_folder
 
 SOURCE = Path(__file__).with_name("kernels") / "packed.cpp"
 HUGE_BYTES = 1 << 21  # of a huge page; weights that lie in such are read a tenth faster

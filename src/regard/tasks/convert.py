@@ -20,12 +20,13 @@ from regard.data.pixels import Pixels
 from regard.data.tokenizer import END, START, UNKNOWN, Tokenizer
 from regard.decoding import DecodeOptions
 from regard.errors import DataError, FormatError, UsageError
-from regard.files import folder_aside, json_bytes, on_disk, read_config, reading, write_aside
+from regard.files import folder_aside, json_bytes, read_config, reading, write_aside
 from regard.models.gguf import read_gguf
 from regard.models.public import known_layouts, layout_for, read_folder, write_folder
 from regard.models.registry import families
 from regard.models.values import layout_name
 from regard.models.weights import list_tensors
+from regard.places import on_disk
 from regard.tasks import folder as folders
 from regard.tasks import plain
 from regard.tasks.filler import Filler

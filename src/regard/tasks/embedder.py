@@ -16,10 +16,11 @@ from regard.data.batching import like_lengths
 from regard.data.spiece import has_spiece, read_spiece
 from regard.data.tokenizer import read_library
 from regard.errors import ContextError, FormatError
-from regard.files import on_disk, read_config, reading
+from regard.files import read_config, reading
 from regard.layers.pooling import Pooling, check_pooling, pool
 from regard.models.bert import Bert
 from regard.models.public import read_folder
+from regard.places import on_disk
 from regard.tasks.plain import MODEL_TYPE, load_plain, model_type
 
 TEXT_CAP_BYTES = 1 << 26  # a tokenizer of a quarter of a million tokens has 17 MB

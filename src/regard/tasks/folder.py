@@ -22,7 +22,7 @@ from regard.data.pixels import Pixels
 from regard.data.tokenizer import Tokenizer
 from regard.decoding import DecodeOptions
 from regard.errors import CheckpointError, ConfigError, DataError, FormatError, UsageError
-from regard.files import json_bytes, on_disk, read_config, reading, write_aside
+from regard.files import json_bytes, read_config, reading, write_aside
 from regard.layers.pooling import Pooling
 from regard.models.bert import Bert, BertConfig
 from regard.models.gan import Gan
@@ -31,6 +31,7 @@ from regard.models.labelled import Labelled, Tagged
 from regard.models.reconstructor import ImageReconstructor
 from regard.models.registry import check_bounds, families, family
 from regard.models.weights import build_like, gather, map_tensors, write_tensors
+from regard.places import on_disk
 from regard.tasks.filler import Filler, OwnMasks
 from regard.tasks.generator import Generator
 from regard.tasks.images.classifier import ImageClassifier, ImageEmbedder

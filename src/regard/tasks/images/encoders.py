@@ -10,9 +10,10 @@ from typing import Any
 from regard.data.images import Images
 from regard.data.pixels import Pixels
 from regard.errors import ConfigError
-from regard.files import on_disk, read_config
+from regard.files import read_config
 from regard.models.interface import HoldsImageEncoder, ImageEncoder
 from regard.models.public import read_folder
+from regard.places import on_disk
 from regard.tasks.building import build
 from regard.tasks.plain import CONFIG_CAP_BYTES, MODEL_TYPE, load_model
 
