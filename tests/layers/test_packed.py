@@ -13,7 +13,7 @@ from torch import nn
 
 from regard.attention import MultiHeadAttention, Segments, record, switch_off
 from regard.errors import ResourceError, UsageError
-from regard.layers import packed_kernel
+from regard.kernels import library
 from regard.layers.packed import PackedLinear, levels, pack, packing_error, ready
 from regard.models.bert import Bert, BertConfig
 from regard.models.gpt import GPT, GPTConfig
@@ -36,7 +36,7 @@ def drawn(outputs: int, inputs: int, rows: int, bias: bool = True) -> tuple[nn.L
 
 
 def made(linear: nn.Linear, precision: str, path: str) -> PackedLinear:
-    return PackedLinear(linear.weight, linear.bias, precision, packed_kernel.choose(path))
+    return PackedLinear(linear.weight, linear.bias, precision, library.choose(path))
 
 
 def oracle(linear: nn.Linear, x_NI: torch.Tensor, precision: str) -> torch.Tensor:
@@ -336,10 +336,10 @@ def test_the_error_is_told():
 
 CHECK = """
 import torch
-from regard.layers import packed_kernel
+from regard.kernels import library
 from regard.layers.packed import PackedLinear
-layer = PackedLinear(torch.eye(3), None, "int8", packed_kernel.choose())
-print(layer.kernel is not None, layer(torch.tensor([[1.0, 2.0, 3.0]])).round().tolist(), packed_kernel.describe())
+layer = PackedLinear(torch.eye(3), None, "int8", library.choose())
+print(layer.kernel is not None, layer(torch.tensor([[1.0, 2.0, 3.0]])).round().tolist(), library.describe())
 """
 
 
@@ -365,7 +365,7 @@ def test_two_processes_compile_at_once_and_damage_is_mended(tmp_path: Path):
     for damaged in (whole[: len(whole) // 2], b"", whole[:5000] + b"x" + whole[5001:]):
         library.write_bytes(damaged)
         assert said(start(REGARD_CACHE=str(tmp_path), REGARD_KERNEL="auto")).startswith("True")
-        assert packed_kernel._is_whole(library)
+        assert library._is_whole(library)
 
 
 def test_without_a_compiler_products_are_pytorchs(tmp_path: Path):
@@ -390,19 +390,19 @@ def test_a_cache_that_cannot_be_written_compiles_for_this_process(tmp_path: Path
 
 def test_the_choice_of_path(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("REGARD_KERNEL", "torch")
-    assert packed_kernel.choose() is None
-    assert packed_kernel.describe() == "PyTorch's, as REGARD_KERNEL says"
+    assert library.choose() is None
+    assert library.describe() == "PyTorch's, as REGARD_KERNEL says"
     monkeypatch.setenv("REGARD_KERNEL", "cuda")
     with pytest.raises(UsageError, match="choose auto, native or torch"):
-        packed_kernel.choose()
-    monkeypatch.setattr(packed_kernel, "load", lambda: (None, "no C++ compiler is installed"))
+        library.choose()
+    monkeypatch.setattr(library, "load", lambda: (None, "no C++ compiler is installed"))
     with pytest.raises(ResourceError, match="no C\\+\\+ compiler"):
-        packed_kernel.choose("native")
-    assert packed_kernel.choose("auto") is None
+        library.choose("native")
+    assert library.choose("auto") is None
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_our_threads_are_those_of_pytorch():
-    packed_kernel.choose("native")
+    library.choose("native")
     maps = Path("/proc/self/maps").read_text()
     assert len({line.split()[-1] for line in maps.splitlines() if "libgomp" in line}) == 1

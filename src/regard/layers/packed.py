@@ -38,7 +38,9 @@ from torch import Tensor, nn
 
 from regard.attention import MultiHeadAttention
 from regard.errors import UsageError
-from regard.layers.packed_kernel import HUGE_BYTES, Kernel, Matrix, choose
+from regard.kernels import library
+from regard.kernels.library import HUGE_BYTES, Kernel, Matrix, choose
+from regard.layers.mlp import ACTIVATIONS, MLP
 
 Precision = Literal["fp32", "bf16", "int8"]
 
@@ -47,11 +49,12 @@ MANY_ROWS = 256  # from here on laying floats out anew costs less than PyTorch's
 _CHUNK = 4096  # outputs that are rounded or widened at once
 _FEW_WEIGHTS = 1 << 22  # 16 MB in float32
 _KINDS: dict[str, int] = {"fp32": 0, "bf16": 1, "int8": 2}
+_ACTS = {"": 0, "relu": 1, "gelu-tanh": 2, "gelu-quick": 3, "silu": 4}
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
 
 
 class PackedLinear(nn.Module):
-    """y = x Wᵀ + b with a packed W; it has neither parameters nor a state, and no gradient goes through it.
+    """y = f(x Wᵀ + b) with a packed W; it has neither parameters nor a state, and no gradient goes through it.
 
     Args:
         weight_OI: float32, the weights W.
@@ -63,6 +66,7 @@ class PackedLinear(nn.Module):
         in_features: Width of an input.
         out_features: Width of an output.
         precision: Of the weights.
+        activation: Name of f; empty where there is none.
         error: Greatest error of a few random rows' products, relative to the greatest of these; 0 for fp32.
     """
 
@@ -73,6 +77,7 @@ class PackedLinear(nn.Module):
         self.out_features, self.in_features = weight_OI.shape
         self.precision: Precision = precision
         self.kernel = kernel
+        self.activation = ""
         # Plain attributes: neither parameters nor buffers, so that no optimizer, no file and no .to() takes them.
         self.bias_O = None if bias_O is None else bias_O.detach().clone()
         self.scales_O: Tensor | None = None
@@ -124,7 +129,12 @@ class PackedLinear(nn.Module):
             return
         places = (None if one is None else one.data_ptr() for one in (self.weights, self.scales_O, self.bias_O))
         self._matrix = Matrix(
-            _KINDS[self.precision], self.out_features, self.in_features, 0, levels(self.in_features), *places
+            _KINDS[self.precision],
+            self.out_features,
+            self.in_features,
+            _ACTS[self.activation],
+            levels(self.in_features),
+            *places,
         )
         self._call, self._at = self.kernel.linear, ctypes.addressof(self._matrix)
 
@@ -148,13 +158,14 @@ class PackedLinear(nn.Module):
         if self.kernel is None:
             return self._by_torch(x)
         if self.precision != "int8" and x.numel() >= MANY_ROWS * self.in_features:
-            return nn.functional.linear(x, self.unpacked(), self.bias_O)
+            y = nn.functional.linear(x, self.unpacked(), self.bias_O)
+            return ACTIVATIONS[self.activation](y) if self.activation else y
         stride = x.stride(0) if x.dim() == 2 and x.stride(1) == 1 else 0
         if stride < self.in_features:
             x, stride = x.contiguous(), self.in_features
         y = x.new_empty((*x.shape[:-1], self.out_features))
         rows = x.numel() // self.in_features
-        self._call(self._at, x.data_ptr(), rows, stride, y.data_ptr(), torch.get_num_threads())
+        self._call(self._at, x.data_ptr(), rows, stride, y.data_ptr(), library.threads())
         return y
 
     def _by_torch(self, x: Tensor) -> Tensor:
@@ -175,6 +186,21 @@ class PackedLinear(nn.Module):
             y = sums.float() * self.scales_O * scale
         return y if self.bias_O is None else y + self.bias_O
 
+    def activated(self, activation: str) -> bool:
+        """Apply an activation to the outputs while they are at hand.
+
+        Args:
+            activation: Its name in :data:`regard.layers.mlp.ACTIVATIONS`.
+
+        Returns:
+            Whether the kernels have it; else nothing changes.
+        """
+        if self.kernel is None or activation not in _ACTS or self.activation:
+            return False
+        self.activation = activation
+        self._bind()
+        return True
+
     def part(self, first: int, count: int) -> PackedLinear | None:
         """Give some outputs as a layer of their own, on the same memory.
 
@@ -191,6 +217,7 @@ class PackedLinear(nn.Module):
         nn.Module.__init__(part)
         part.in_features, part.out_features = self.in_features, count
         part.precision, part.kernel, part.error = self.precision, self.kernel, self.error
+        part.activation = self.activation
         part.bias_O = None if self.bias_O is None else self.bias_O[first : first + count]
         part.scales_O = None if self.scales_O is None else self.scales_O[first : first + count]
         inputs = self.in_features + (self.in_features % 2 if self.precision == "int8" else 0)
@@ -278,7 +305,7 @@ def pack(model: nn.Module, precision: str = "fp32", kernel: str | None = None) -
     Args:
         model: On the CPU, in evaluation mode. Other floats than float32 become float32.
         precision: Of the weights: ``fp32``, ``bf16`` or ``int8``.
-        kernel: ``native``, ``torch`` or ``auto``; see :func:`regard.layers.packed_kernel.choose`.
+        kernel: ``native``, ``torch`` or ``auto``; see :func:`regard.kernels.library.choose`.
 
     Returns:
         The model. It can be used, not trained or saved; none of its parameters takes a gradient.
@@ -305,6 +332,11 @@ def pack(model: nn.Module, precision: str = "fp32", kernel: str | None = None) -
                 if child not in made:
                     made[child] = PackedLinear(child.weight, child.bias, precision, own)  # type: ignore[bad-argument-type]
                 setattr(parent, name, made[child])
+    for mlp in [module for module in model.modules() if isinstance(module, MLP)]:
+        first = mlp.up_proj if mlp.gate_proj is None else mlp.gate_proj
+        name = next((name for name, one in ACTIVATIONS.items() if one is mlp.activation), "")
+        if isinstance(first, PackedLinear) and first.activated(name):
+            mlp.activation = nn.Identity()
     return model
 
 

@@ -1,7 +1,7 @@
-"""Our own kernels for products with packed weights, compiled once on the machine that runs them.
+"""Our own kernels for a CPU, compiled once on the machine that runs them.
 
-The source has a plain C interface and needs a C++ compiler with OpenMP alone. What was compiled is kept in the cache
-folder, under a name made of the source, the compiler, its options and the processor's features, with its own SHA-256
+The sources have a plain C interface and need a C++ compiler alone. What was compiled is kept in the cache
+folder, under a name made of the sources, the compiler, its options and the processor's features, with its own SHA-256
 behind it: half a file, another file or another machine's file is never loaded. Without a compiler, or where
 ``REGARD_KERNEL=torch``, products are PyTorch's.
 """
@@ -17,21 +17,28 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
+
+import torch
 
 from regard.errors import ResourceError, UsageError
 from regard.files import write_aside
 from regard.places import cache_folder
 
-SOURCE = Path(__file__).with_name("kernels") / "packed.cpp"
+FOLDER = Path(__file__).parent
+SOURCES = tuple(FOLDER / name for name in ("products.cpp", "slots.cpp"))
+_HEADERS = tuple(FOLDER / name for name in ("threads.h", "vectors.h"))
 HUGE_BYTES = 1 << 21  # of a huge page; weights that lie in such are read a tenth faster
 
 _OPTIONS = (
-    *("-std=c++17", "-O3", "-fopenmp", "-shared", "-fPIC"),
+    *("-std=c++17", "-O3", "-pthread", "-shared", "-fPIC"),
     *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),  # no number changes but by a fused rounding
 )
 _NATIVE = ("-march=native", "-mcpu=native")  # which of them a compiler takes depends on the processor
 _TIMEOUT_S = 300
+_threads = 0  # of the kernels, inside alone(); 0 elsewhere
 
 
 class Matrix(ctypes.Structure):
@@ -40,6 +47,22 @@ class Matrix(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("kind", "outputs", "inputs", "act", "levels")),
         *((name, ctypes.c_void_p) for name in ("weights", "scales", "bias")),
+    )
+
+
+class Slots(ctypes.Structure):
+    """Queries, keys and values of attention into slots, as the kernels see them; strides are in numbers.
+
+    The mask is added to the scores; its strides are 0 along what it does not depend on. Without one the first
+    ``lengths`` keys of each slot count, and without lengths all.
+    """
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "y", "mask", "lengths")),
+        *((name, ctypes.c_int64) for name in ("slots", "queries", "heads", "groups", "key", "value", "keys")),
+        *((name, ctypes.c_int64) for name in ("q_row", "q_head", "k_slot", "k_row", "v_slot", "v_row")),
+        *((name, ctypes.c_int64) for name in ("mask_slot", "mask_head", "mask_row")),
+        ("scale", ctypes.c_float),
     )
 
 
@@ -52,6 +75,8 @@ class Kernel:
 
     Attributes:
         linear: (matrix, x, rows, numbers from row to row, y, threads).
+        slots: (slots, threads).
+        log_norms: (x, rows, numbers of a row, numbers from row to row, y in float64, threads).
 
     Raises:
         OSError: It cannot be loaded.
@@ -65,6 +90,12 @@ class Kernel:
         self.linear = library.regard_linear
         self.linear.argtypes = [pointer, pointer, number, number, pointer, ctypes.c_int]
         self.linear.restype = None
+        self.slots = library.regard_slots
+        self.slots.argtypes = [pointer, ctypes.c_int]
+        self.slots.restype = None
+        self.log_norms = library.regard_log_norms
+        self.log_norms.argtypes = [pointer, number, number, number, pointer, ctypes.c_int]
+        self.log_norms.restype = None
         self.huge = library.regard_huge
         self.huge.argtypes = [pointer, number]
         self.huge.restype = None
@@ -103,6 +134,43 @@ def describe() -> str:
     return f"our own kernels, compiled by {why}" if kernel else f"PyTorch's: {why}; int8 is slow without our own"
 
 
+def loaded() -> Kernel | None:
+    """Give the kernels where this process has them already: for what is not worth compiling them.
+
+    Returns:
+        The kernels of :func:`load`, once weights were packed for them; else None.
+    """
+    return load()[0] if load.cache_info().currsize and os.environ.get("REGARD_KERNEL") != "torch" else None
+
+
+def threads() -> int:
+    """Say how many threads the kernels work in: PyTorch's number, also where :func:`alone` has set that to one."""
+    return _threads or torch.get_num_threads()
+
+
+@contextmanager
+def alone() -> Generator[None, None, None]:
+    """Let PyTorch work in one thread as long as the block runs, while the kernels keep theirs.
+
+    Where all large products are the kernels', what PyTorch has left is too little to share: its threads would only be
+    woken, and take the processor from those of the kernels.
+
+    Yields:
+        Nothing; without kernels, nothing changes.
+    """
+    global _threads
+    if _threads or loaded() is None:
+        yield
+        return
+    _threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(_threads)
+        _threads = 0
+
+
 @functools.cache
 def load() -> tuple[Kernel | None, str]:
     """Load the kernels, compiling them where that was not done before.
@@ -117,10 +185,10 @@ def load() -> tuple[Kernel | None, str]:
     if said is None:
         return None, f"{compiler} does not run"
     made_by = said.splitlines()[0].strip() if said.strip() else compiler
-    source = SOURCE.read_bytes()
+    source = b"\0".join(path.read_bytes() for path in (*SOURCES, *_HEADERS))
     key = hashlib.sha256("\0".join((said, *_OPTIONS, *_NATIVE, _processor())).encode() + source).hexdigest()[:32]
     try:
-        cached = cache_folder() / "kernels" / f"packed-{key}.so"
+        cached = cache_folder() / "kernels" / f"regard-{key}.so"
     except ResourceError:
         cached = None
     if cached is not None and _is_whole(cached):
@@ -129,9 +197,11 @@ def load() -> tuple[Kernel | None, str]:
         except (OSError, AttributeError):
             pass  # whole, and yet it cannot be loaded: it is compiled anew
     with tempfile.TemporaryDirectory(prefix="regard-") as folder:
-        made = Path(folder) / "packed.so"
-        if not any(_run(compiler, *_OPTIONS, native, "-o", str(made), str(SOURCE)) is not None for native in _NATIVE):
-            return None, f"{made_by} cannot compile {SOURCE.name} with OpenMP"
+        made = Path(folder) / "regard.so"
+        sources = map(str, SOURCES)
+        command = (compiler, *_OPTIONS, "-o", str(made), *sources)
+        if not any(_run(*command, native) is not None for native in _NATIVE):
+            return None, f"{made_by} cannot compile our kernels"
         if cached is not None:
             _keep(made.read_bytes(), cached)
         try:

@@ -14,31 +14,21 @@
 #include <limits>
 #include <vector>
 
-#include <omp.h>
 #if defined(__linux__)
 #include <sys/mman.h>
 #endif
-#if defined(__AVX2__)
-#include <immintrin.h>
-#endif
+
+#include "threads.h"
+#include "vectors.h"
 
 namespace {
 
 constexpr int PANEL = 16;
-#if defined(__AVX512F__)
-constexpr int WIDTH = 16, MOST_ROWS = 12;
-#elif defined(__AVX2__)
-constexpr int WIDTH = 8, MOST_ROWS = 6;
-#else
-constexpr int WIDTH = 4, MOST_ROWS = 6;
-#endif
+constexpr int MOST_ROWS = WIDTH == 16 ? 12 : 6;
 constexpr int PARTS = PANEL / WIDTH;         // registers of a panel's row
 constexpr int64_t FEW_ROWS = 2 * MOST_ROWS;  // up to here a thread prepares all rows itself, and nobody waits
 constexpr int64_t ROW_CHUNK = 16 * MOST_ROWS, INPUT_CHUNK = 384;
 constexpr int64_t AHEAD_BYTES = 1024;  // weights are asked for so far ahead
-
-typedef float Floats __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
-typedef uint32_t Words __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
 
 // Panels that are read side by side: as many streams as there are registers for.
 constexpr int panels_for(int rows) {
@@ -47,7 +37,7 @@ constexpr int panels_for(int rows) {
 }
 
 enum Kind : int64_t { FP32 = 0, BF16 = 1, INT8 = 2 };
-enum Act : int64_t { NONE = 0, RELU = 1 };
+enum Act : int64_t { NONE = 0, RELU = 1, GELU_TANH = 2, GELU_QUICK = 3, SILU = 4 };
 
 }  // namespace
 
@@ -222,9 +212,7 @@ struct Call {
     float* y;
 };
 
-inline float activated(float value, int64_t act) { return act == RELU && value < 0 ? 0.0f : value; }
-
-// Take a tile's sums to y: added to what is there but for the first inputs; bias and activation with the last.
+// Take a tile's sums to y: added to what is there but for the first inputs; the bias with the last.
 template <int P>
 void give(const Call& c, const float* out, int rows, int64_t row, int64_t panel, bool first, bool last) {
     int64_t from = panel * PANEL, count = std::min<int64_t>(P * PANEL, c.m.outputs - from);
@@ -232,12 +220,12 @@ void give(const Call& c, const float* out, int rows, int64_t row, int64_t panel,
         const float* sums = out + r * P * PANEL;
         float* y = c.y + (row + r) * c.m.outputs + from;
         if (first && last && !c.m.bias) {
-            for (int64_t j = 0; j < count; ++j) y[j] = activated(sums[j], c.m.act);
+            for (int64_t j = 0; j < count; ++j) y[j] = sums[j];
             continue;
         }
         for (int64_t j = 0; j < count; ++j) {
             float value = first ? sums[j] : y[j] + sums[j];
-            y[j] = last ? activated(c.m.bias ? value + c.m.bias[from + j] : value, c.m.act) : value;
+            y[j] = last && c.m.bias ? value + c.m.bias[from + j] : value;
         }
     }
 }
@@ -250,7 +238,41 @@ void give_int8(const Call& c, const int32_t* out, int rows, int64_t row, int64_t
         float* y = c.y + (row + r) * c.m.outputs + from;
         for (int64_t j = 0; j < count; ++j) {
             float value = (float)sums[j] * c.m.scales[from + j] * scales_N[r];
-            y[j] = activated(c.m.bias ? value + c.m.bias[from + j] : value, c.m.act);
+            y[j] = c.m.bias ? value + c.m.bias[from + j] : value;
+        }
+    }
+}
+
+// x · sigmoid(gate(x)), or max(x, 0); NaN stays NaN.
+template <int64_t ACT>
+Floats activated(Floats x) {
+    if constexpr (ACT == RELU) return x < Floats{} ? Floats{} : x;
+    Floats gate = ACT == GELU_TANH ? x * (1.59576912f + 0.0713548163f * x * x) : ACT == GELU_QUICK ? x * 1.702f : x;
+    gate = -gate;
+    return x / (1.0f + exp_of(gate > 88.0f ? all(88.0f) : gate));
+}
+
+template <int64_t ACT>
+void activate(float* y, int64_t count) {
+    int64_t whole = count / WIDTH * WIDTH;
+    for (int64_t j = 0; j < whole; j += WIDTH) *(Floats*)(y + j) = activated<ACT>(*(Floats*)(y + j));
+    Floats rest = {};
+    std::memcpy(&rest, y + whole, sizeof(float) * (count - whole));
+    rest = activated<ACT>(rest);
+    std::memcpy(y + whole, &rest, sizeof(float) * (count - whole));
+}
+
+// Apply the activation to some panels of some rows of y.
+void finish(const Call& c, int64_t row, int64_t rows, int64_t begin, int64_t end) {
+    int64_t from = begin * PANEL, count = std::min(end * PANEL, c.m.outputs) - from;
+    for (int64_t n = row; n < row + rows; ++n) {
+        float* y = c.y + n * c.m.outputs + from;
+        switch (c.m.act) {
+            case RELU: activate<RELU>(y, count); break;
+            case GELU_TANH: activate<GELU_TANH>(y, count); break;
+            case GELU_QUICK: activate<GELU_QUICK>(y, count); break;
+            case SILU: activate<SILU>(y, count); break;
+            default: return;
         }
     }
 }
@@ -314,6 +336,7 @@ void few(const Call& c, int64_t begin, int64_t end) {
             strip<KIND, false>(c, groups.first(group + 1) - row, (const float*)x + row * stride, stride, row, panel,
                                std::min(panel + step, end), 0, inputs, scales_N + row);
         }
+    finish(c, 0, c.rows, begin, end);
 }
 
 // Lay some inputs of a group of rows out by inputs.
@@ -332,11 +355,10 @@ void many(const Call& c, int threads) {
         Groups groups(std::min(ROW_CHUNK, c.rows - row));
         for (int64_t from = 0; from < inputs; from += chunk) {
             int64_t count = std::min(chunk, inputs - from);
-#pragma omp parallel num_threads(threads)
-            {
+            Threads::run(threads, [&](int number) {
                 thread_local std::vector<int16_t> quantized;
-#pragma omp for schedule(static)
-                for (int64_t group = 0; group < groups.count; ++group) {
+                for (int64_t group = share(groups.count, number, threads);
+                     group < share(groups.count, number + 1, threads); ++group) {
                     int64_t first = groups.first(group), rows = groups.first(group + 1) - first;
                     const float* x = c.x + (row + first) * c.stride;
                     if constexpr (KIND == INT8) {
@@ -350,14 +372,17 @@ void many(const Call& c, int threads) {
                         interleave((const int32_t*)x + from, c.stride, rows, count, packed.data() + first * count);
                     }
                 }
-#pragma omp for schedule(static) nowait
-                for (int64_t panel = 0; panel < panels; ++panel)
+            });
+            Threads::run(threads, [&](int number) {
+                int64_t begin = share(panels, number, threads), end = share(panels, number + 1, threads);
+                for (int64_t panel = begin; panel < end; ++panel)
                     for (int64_t group = 0; group < groups.count; ++group) {
                         int64_t first = groups.first(group), rows = groups.first(group + 1) - first;
                         strip<KIND, true>(c, rows, packed.data() + first * count, 0, row + first, panel, panel + 1,
                                           from, count, scales_N + first);
                     }
-            }
+                if (from + count == inputs) finish(c, row, std::min(ROW_CHUNK, c.rows - row), begin, end);
+            });
         }
     }
 }
@@ -368,11 +393,9 @@ void product(const Call& c, int threads) {
     int64_t panels = (c.m.outputs + PANEL - 1) / PANEL;
     threads = (int)std::min<int64_t>(threads, panels);
     if (threads <= 1) return few<KIND>(c, 0, panels);
-#pragma omp parallel num_threads(threads)
-    {
-        int64_t number = omp_get_thread_num(), count = omp_get_num_threads();
-        few<KIND>(c, panels * number / count, panels * (number + 1) / count);
-    }
+    Threads::run(threads, [&](int number) {
+        few<KIND>(c, share(panels, number, threads), share(panels, number + 1, threads));
+    });
 }
 
 }  // namespace

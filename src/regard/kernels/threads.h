@@ -1,0 +1,123 @@
+// Threads that share a piece of work.
+
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include <pthread.h>
+#include <sched.h>
+
+// A product at one row takes some ten microseconds: less than it takes to wake a thread. So threads that wait look for
+// work, but let whoever else wants the core have it (a spinning thread may keep from running the very one that it waits
+// for); after a while without work they sleep.
+class Threads {
+  public:
+    // Run part(number) for each number below count, side by side where there are threads for them.
+    template <typename Part>
+    static void run(int count, const Part& part) {
+        static std::mutex turn;
+        std::unique_lock<std::mutex> mine(turn, std::defer_lock);
+        int others = count > 1 && mine.try_lock() ? here().grown(count - 1) : 0;
+        Task task{[](const void* part, int number) { (*(const Part*)part)(number); }, &part, 0};
+        Threads& threads = here();
+        for (int number = 1; number <= others; ++number) threads.give(number, &task);
+        part(0);
+        for (int number = others + 1; number < count; ++number) part(number);
+        for (int number = 1; number <= others; ++number)
+            for (int turns = 0; threads.slots[number - 1]->task.load(std::memory_order_acquire); ++turns) rest(turns);
+    }
+
+  private:
+    struct Task {
+        void (*call)(const void*, int);
+        const void* part;
+        int number;
+    };
+    struct alignas(64) Slot {
+        std::atomic<const Task*> task{nullptr};
+        std::atomic<bool> sleeps{false};
+        std::mutex guard;
+        std::condition_variable wake;
+    };
+
+    std::vector<std::unique_ptr<Slot>> slots;
+
+    // Never destroyed: its threads may outlive whatever ends at a process's end. A forked process has none of them.
+    static Threads*& place() {
+        static Threads* threads = nullptr;
+        static int forks = pthread_atfork(nullptr, nullptr, [] { place() = nullptr; });
+        (void)forks;
+        return threads;
+    }
+    static Threads& here() {
+        if (!place()) place() = new Threads;
+        return *place();
+    }
+
+    int grown(int count) {
+        while ((int)slots.size() < count) {
+            auto slot = std::make_unique<Slot>();
+            try {
+                std::thread(work, slot.get(), (int)slots.size() + 1).detach();
+            } catch (const std::system_error&) {
+                break;  // no thread is to be had: the parts are worked off here
+            }
+            slots.push_back(std::move(slot));
+        }
+        return std::min(count, (int)slots.size());
+    }
+
+    void give(int number, const Task* task) {
+        Slot& slot = *slots[number - 1];
+        slot.task.store(task);
+        if (slot.sleeps.load()) {
+            std::lock_guard<std::mutex> hold(slot.guard);
+            slot.wake.notify_one();
+        }
+    }
+
+    static void rest(int turns) {
+        if (turns >= SPINS) {
+            sched_yield();
+            return;
+        }
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#endif
+    }
+
+    static void work(Slot* slot, int number) {
+        using Clock = std::chrono::steady_clock;
+        for (;;) {
+            const Task* task;
+            Clock::time_point since = Clock::now();
+            for (int turns = 0; !(task = slot->task.load(std::memory_order_acquire)); ++turns) {
+                if (turns < SPINS || Clock::now() - since < AWAKE) {
+                    rest(turns);
+                    continue;
+                }
+                std::unique_lock<std::mutex> hold(slot->guard);
+                slot->sleeps.store(true);
+                slot->wake.wait(hold, [&] { return slot->task.load() != nullptr; });
+                slot->sleeps.store(false);
+            }
+            task->call(task->part, number);
+            slot->task.store(nullptr, std::memory_order_release);
+        }
+    }
+
+    static constexpr int SPINS = 64;  // some microseconds
+    static constexpr std::chrono::microseconds AWAKE{1000};
+};
+
+// Where a thread's share of some things begins.
+inline int64_t share(int64_t things, int number, int threads) { return things * number / threads; }

@@ -1,0 +1,66 @@
+// Vectors of the processor's width, and what is computed with them.
+
+#pragma once
+
+#include <cstdint>
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__)
+constexpr int WIDTH = 16;
+#elif defined(__AVX2__)
+constexpr int WIDTH = 8;
+#else
+constexpr int WIDTH = 4;
+#endif
+
+typedef float Floats __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
+typedef double Doubles __attribute__((vector_size(8 * WIDTH), aligned(8), may_alias));
+typedef int32_t Ints __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
+typedef uint32_t Words __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
+
+namespace {
+
+inline Floats all(float x) {
+    Floats y = {};
+    return y + x;
+}
+
+inline float sum(Floats x) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_add_ps((__m512)x);
+#elif defined(__AVX2__)
+    __m128 four = _mm_add_ps(_mm256_castps256_ps128((__m256)x), _mm256_extractf128_ps((__m256)x, 1));
+    four = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
+#else
+    return (x[0] + x[2]) + (x[1] + x[3]);
+#endif
+}
+
+// exp(x) for x ≤ 88, to two units of the last place: 2^n · e^r with n whole and |r| ≤ ln 2 / 2, e^r by its Taylor
+// polynomial of degree 7 (the rest is below r^8 / 8! < 6e-9). Below the least normal number it is 0; NaN stays NaN.
+inline Floats exp_of(Floats x) {
+    constexpr float LEAST = -87.33654f, SHIFT = 12582912.0f;  // 1.5 · 2^23: added to x, it rounds to whole numbers
+    const Floats least = all(LEAST), shift = all(SHIFT);
+    Floats inside = x < least ? least : x;
+    Floats shifted = inside * 1.44269504f + shift;
+    Floats n = shifted - shift;
+    Floats r = inside - n * 0.693145752f;  // ln 2 in two parts, the first with few bits: n times it is exact
+    r = r - n * 1.42860677e-6f;
+    Floats y = all(1.98412698e-4f);
+    y = y * r + 1.38888889e-3f;
+    y = y * r + 8.33333333e-3f;
+    y = y * r + 4.16666667e-2f;
+    y = y * r + 1.66666667e-1f;
+    y = y * r + 0.5f;
+    y = y * r + 1.0f;
+    y = y * r + 1.0f;
+    Ints power = ((Ints)shifted - (Ints)shift + 127) << 23;
+    y = y * (Floats)power;
+    return x < least ? Floats{} : y;
+}
+
+}  // namespace
