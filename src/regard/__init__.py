@@ -8,9 +8,9 @@
 
 Names are imported when they are first used, so that ``import regard`` costs nothing.
 
-Threads that wait for each other sleep instead of spinning, so that what else runs on the machine keeps its share:
-where neither OMP_WAIT_POLICY nor GOMP_SPINCOUNT says otherwise, GOMP_SPINCOUNT becomes 0. The OpenMP library reads it
-once, when torch is loaded: a script that imports torch before regard sets it itself, outside.
+Threads that wait for each other soon sleep instead of spinning, so that what else runs on the machine keeps its
+share: where neither OMP_WAIT_POLICY nor GOMP_SPINCOUNT says otherwise, GOMP_SPINCOUNT becomes 1500. The OpenMP library
+reads it once, when torch is loaded: a script that imports torch before regard sets it itself, outside.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from regard.errors import RegardError
 
 if "torch" not in sys.modules and "OMP_WAIT_POLICY" not in os.environ:
-    # The library's own default spins for milliseconds at each barrier, while the thread waited for has no core.
-    os.environ.setdefault("GOMP_SPINCOUNT", "0")
+    # The library's own default spins for milliseconds at each barrier, while the thread waited for may have no core.
+    # Not to spin at all made a small model alone on a machine up to three times slower: waking a core takes its time.
+    os.environ.setdefault("GOMP_SPINCOUNT", "1500")
 
 _WHERE = {
     "regard.api": ("convert", "evaluate", "load", "look", "submit", "train"),

@@ -14,6 +14,7 @@ from torch import nn
 from regard.attention import MultiHeadAttention, Segments, record, switch_off
 from regard.errors import ResourceError, UsageError
 from regard.kernels import library
+from regard.layers.mlp import ACTIVATIONS
 from regard.layers.packed import PackedLinear, levels, pack, packing_error, ready
 from regard.models.bert import Bert, BertConfig
 from regard.models.gpt import GPT, GPTConfig
@@ -337,6 +338,7 @@ def test_the_error_is_told():
 CHECK = """
 import torch
 from regard.kernels import library
+from regard.layers.mlp import ACTIVATIONS
 from regard.layers.packed import PackedLinear
 layer = PackedLinear(torch.eye(3), None, "int8", library.choose())
 print(layer.kernel is not None, layer(torch.tensor([[1.0, 2.0, 3.0]])).round().tolist(), library.describe())
@@ -360,12 +362,12 @@ def said(process: subprocess.Popen[str]) -> str:
 def test_two_processes_compile_at_once_and_damage_is_mended(tmp_path: Path):
     both = [start(REGARD_CACHE=str(tmp_path), REGARD_KERNEL="auto") for _ in range(2)]
     assert all(said(one).startswith("True") for one in both)
-    (library,) = (tmp_path / "kernels").iterdir()
-    whole = library.read_bytes()
+    (kept,) = (tmp_path / "kernels").iterdir()
+    whole = kept.read_bytes()
     for damaged in (whole[: len(whole) // 2], b"", whole[:5000] + b"x" + whole[5001:]):
-        library.write_bytes(damaged)
+        kept.write_bytes(damaged)
         assert said(start(REGARD_CACHE=str(tmp_path), REGARD_KERNEL="auto")).startswith("True")
-        assert library._is_whole(library)
+        assert library._is_whole(kept)
 
 
 def test_without_a_compiler_products_are_pytorchs(tmp_path: Path):
@@ -380,7 +382,7 @@ def test_a_compiler_that_fails_is_told(tmp_path: Path):
     compiler.chmod(0o755)
     out = said(start(REGARD_CACHE=str(tmp_path), PATH=f"{tmp_path}:/bin", CXX="", REGARD_KERNEL="auto"))
     assert out.startswith("False")
-    assert "broken 1.0 cannot compile packed.cpp" in out
+    assert "broken 1.0 cannot compile our kernels" in out
 
 
 def test_a_cache_that_cannot_be_written_compiles_for_this_process(tmp_path: Path):
@@ -401,8 +403,30 @@ def test_the_choice_of_path(monkeypatch: pytest.MonkeyPatch):
     assert library.choose("auto") is None
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_our_threads_are_those_of_pytorch():
-    library.choose("native")
-    maps = Path("/proc/self/maps").read_text()
-    assert len({line.split()[-1] for line in maps.splitlines() if "libgomp" in line}) == 1
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("activation", ["relu", "gelu-tanh", "gelu-quick", "silu"])
+def test_activations_come_with_the_product(precision: str, activation: str):
+    for rows, outputs in ((3, 37), (40, 160), (300, 48)):
+        linear, x_NI = drawn(outputs, 24, rows)
+        layer = made(linear, precision, "native")
+        wanted = ACTIVATIONS[activation](20 * layer(x_NI).double() / 20)
+        assert layer.activated(activation)
+        assert not layer.activated(activation)  # not twice
+        torch.testing.assert_close(layer(x_NI).double(), wanted, atol=1e-6, rtol=1e-5)
+
+
+def test_activations_of_great_numbers_and_of_none():
+    layer = PackedLinear(torch.eye(6), None, "fp32", library.choose("native"))
+    x_NI = torch.tensor([[-300.0, 300.0, -1e30, 0.0, math.nan, -20.0]])
+    for activation in ("relu", "gelu-tanh", "silu"):
+        one = copy.deepcopy(layer)
+        assert one.activated(activation)
+        wanted = ACTIVATIONS[activation](layer(x_NI))
+        assert torch.equal(one(x_NI).isnan(), wanted.isnan())
+        torch.testing.assert_close(one(x_NI).nan_to_num(), wanted.nan_to_num(), atol=1e-6, rtol=1e-6)
+
+
+def test_what_has_no_kernel_stays_beside_the_product():
+    linear, _ = drawn(16, 16, 1)
+    assert not made(linear, "fp32", "native").activated("gelu")
+    assert not made(linear, "fp32", "torch").activated("relu")

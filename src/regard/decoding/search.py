@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.attention import Segments
 from regard.decoding.choosing import best, draw, log_norms, penalized
@@ -15,6 +15,8 @@ from regard.decoding.lanes import Group, Hypothesis, Lane, filled, penalty
 from regard.decoding.options import DecodeOptions
 from regard.decoding.speculating import Proposer
 from regard.errors import NumericError, UsageError
+from regard.kernels import library
+from regard.layers.packed import MANY_ROWS, is_packed
 from regard.models.interface import EncoderDecoder, LanguageModel
 from regard.models.states import Room
 
@@ -133,6 +135,7 @@ class _Search:
         self.listen: Callable[[int, int], None] | None = None
         self.proposer: Proposer | None = None
         self.device = torch.device("cpu")
+        self.is_packed = isinstance(model, nn.Module) and is_packed(model)
 
     def run(self, source_M: Tensor, segments: Segments, limits: Sequence[int], lanes: int) -> list[list[Hypothesis]]:
         """Decode all sources, in their order, so many side by side."""
@@ -151,10 +154,13 @@ class _Search:
             free = lanes - len(group.lanes)
             if waiting and (not group.lanes or free >= max(lanes // 8, 1)):
                 self._admit(group, [waiting.popleft() for _ in range(min(free, len(waiting)))], sources, room)
-            elif self.options.beam == 1:
-                self._step_ahead(group)
-            else:
-                self._step(group)
+                continue
+            rows = len(group.lanes) * group.width * (self.options.speculate + 1)
+            with library.alone(self.is_packed and rows < MANY_ROWS):
+                if self.options.beam == 1:
+                    self._step_ahead(group)
+                else:
+                    self._step(group)
         return [lane.done for lane in all_lanes]
 
     def _admit(self, group: Group, lanes: list[Lane], sources: Sequence[Tensor], room: Room) -> None:
@@ -358,7 +364,8 @@ class _Search:
             tokens = [token for window in windows for token in window]
             tokens_N = torch.tensor(tokens, dtype=torch.int64, device=self.device)
             segments = Segments.ragged([len(window) for window in windows], self.device)
-            anew = self.model.start(tokens_N, segments, 1)
+            with library.together():
+                anew = self.model.start(tokens_N, segments, 1)
             group.state = group.state.put(torch.tensor(rows), anew)
 
     def _text(self, lane: Lane, tokens: list[int]) -> list[int]:

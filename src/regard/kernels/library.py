@@ -149,17 +149,20 @@ def threads() -> int:
 
 
 @contextmanager
-def alone() -> Generator[None, None, None]:
+def alone(is_worth: bool = True) -> Generator[None, None, None]:
     """Let PyTorch work in one thread as long as the block runs, while the kernels keep theirs.
 
     Where all large products are the kernels', what PyTorch has left is too little to share: its threads would only be
     woken, and take the processor from those of the kernels.
 
+    Args:
+        is_worth: Whether to do so; where there are no kernels, nothing changes either.
+
     Yields:
-        Nothing; without kernels, nothing changes.
+        Nothing.
     """
     global _threads
-    if _threads or loaded() is None:
+    if _threads or not is_worth or loaded() is None:
         yield
         return
     _threads = torch.get_num_threads()
@@ -169,6 +172,26 @@ def alone() -> Generator[None, None, None]:
     finally:
         torch.set_num_threads(_threads)
         _threads = 0
+
+
+@contextmanager
+def together() -> Generator[None, None, None]:
+    """Let PyTorch have its threads back, inside of :func:`alone`, for a piece of work that is large after all.
+
+    Yields:
+        Nothing.
+    """
+    global _threads
+    if not _threads:
+        yield
+        return
+    mine, _threads = _threads, 0
+    torch.set_num_threads(mine)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(1)
+        _threads = mine
 
 
 @functools.cache

@@ -365,6 +365,18 @@ def ready(model: nn.Module, precision: str) -> nn.Module:
     return model
 
 
+def is_packed(model: nn.Module) -> bool:
+    """Say whether kernels of our own multiply in a model.
+
+    Args:
+        model: Packed or not.
+
+    Returns:
+        Whether any layer of it is packed for them.
+    """
+    return any(isinstance(module, PackedLinear) and module.kernel is not None for module in model.modules())
+
+
 def packing_error(model: nn.Module) -> float:
     """Say how far packing rounded: the greatest error of a layer's product, relative to the greatest product.
 

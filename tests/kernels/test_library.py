@@ -1,0 +1,129 @@
+"""What is loaded, and the threads that the kernels share work among."""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from regard.kernels import library
+from regard.layers.packed import PackedLinear
+
+
+@pytest.fixture
+def layer() -> PackedLinear:
+    torch.manual_seed(0)
+    return PackedLinear(torch.randn(4096, 512), None, "fp32", library.choose("native"))
+
+
+@pytest.fixture
+def three_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_any_number_of_threads_gives_the_same_bits(layer: PackedLinear, three_threads: None):
+    for rows in (1, 7, 30):
+        x_ND = torch.randn(rows, 512)
+        found = []
+        for threads in (1, 2, 3, 7):
+            torch.set_num_threads(threads)
+            found.append(layer(x_ND))
+        assert all(torch.equal(found[0], one) for one in found[1:])
+        torch.testing.assert_close(found[0].double(), x_ND.double() @ layer.unpacked().double().T, atol=1e-3, rtol=0)
+
+
+def test_several_callers_at_once_get_their_own(layer: PackedLinear, three_threads: None):
+    inputs = [torch.randn(1, 512) for _ in range(4)]
+    wanted = [layer(x_ND) for x_ND in inputs]
+    wrong: list[int] = []
+
+    def call(number: int) -> None:
+        torch.set_num_threads(3)
+        for _ in range(200):
+            if not torch.equal(layer(inputs[number]), wanted[number]):
+                wrong.append(number)
+
+    callers = [threading.Thread(target=call, args=(number,)) for number in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert not wrong
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_process_makes_threads_of_its_own(layer: PackedLinear, three_threads: None):
+    x_ND = torch.randn(2, 512)
+    wanted = layer(x_ND)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:  # no torch here: its own threads are not made for a fork
+        y_NO = torch.empty_like(wanted)
+        layer._call(layer._at, x_ND.data_ptr(), 2, 512, y_NO.data_ptr(), 3)
+        os.write(writer, y_NO.numpy().tobytes()[:1024])
+        os._exit(0)
+    os.close(writer)
+    deadline = time.monotonic() + 30
+    while os.waitpid(child, os.WNOHANG) == (0, 0):
+        if time.monotonic() > deadline:
+            os.kill(child, 9)
+            os.waitpid(child, 0)
+            pytest.fail("the forked process waits for threads that it does not have")
+        time.sleep(0.01)
+    assert os.read(reader, 1024) == wanted.numpy().tobytes()[:1024]
+    os.close(reader)
+
+
+def test_threads_without_work_sleep(layer: PackedLinear, three_threads: None):
+    layer(torch.randn(1, 512))
+    time.sleep(0.05)
+    before = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - before < 0.1
+
+
+def test_pytorch_works_in_one_thread_alone(three_threads: None):
+    library.choose("native")
+    assert library.threads() == 3
+    with library.alone():
+        assert (torch.get_num_threads(), library.threads()) == (1, 3)
+        with library.together():
+            assert (torch.get_num_threads(), library.threads()) == (3, 3)
+        with library.alone():
+            assert (torch.get_num_threads(), library.threads()) == (1, 3)
+        assert (torch.get_num_threads(), library.threads()) == (1, 3)
+    with library.alone(False), library.together():
+        assert (torch.get_num_threads(), library.threads()) == (3, 3)
+    assert (torch.get_num_threads(), library.threads()) == (3, 3)
+
+
+def test_threads_come_back_from_an_error(three_threads: None):
+    library.choose("native")
+    with pytest.raises(KeyError), library.alone():
+        raise KeyError
+    assert (torch.get_num_threads(), library.threads()) == (3, 3)
+
+
+def test_what_is_loaded_is_told(monkeypatch: pytest.MonkeyPatch):
+    kernel = library.choose("native")
+    assert library.loaded() is kernel
+    monkeypatch.setenv("REGARD_KERNEL", "torch")
+    assert library.loaded() is None
+    with library.alone():
+        assert library.threads() == torch.get_num_threads()
+
+
+if sys.platform.startswith("linux"):
+
+    def test_nothing_is_compiled_for_what_is_not_worth_it():
+        library.load.cache_clear()
+        assert library.loaded() is None
+        assert library.load.cache_info().currsize == 0
+        library.choose("native")
