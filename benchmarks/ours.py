@@ -101,10 +101,10 @@ def load(folder: Path, device: torch.device, precision: str = "fp32") -> Any:
 
 
 def packed(model: nn.Module, precision: str) -> Any:
-    """Pack a model's weights, as :func:`regard.load` does on a CPU."""
-    from regard.layers.packed import pack
+    """Get a model ready for use, as :func:`regard.load` does on a CPU."""
+    from regard.layers.packed import ready
 
-    return pack(model.eval(), precision)
+    return ready(model.eval(), precision)
 
 
 def prompts(setting: Setting, name: str, count: int, length: int) -> Tensor:

@@ -343,7 +343,8 @@ def pack(model: nn.Module, precision: str = "fp32", kernel: str | None = None) -
 def ready(model: nn.Module, precision: str) -> nn.Module:
     """Get a model ready for use where it is: on the CPU it is packed; elsewhere float32 stays as it is.
 
-    So does a model in float32 whose weights the processor's caches hold: nothing would be gained.
+    So does a model in float32 that writes nothing token by token, or whose weights the processor's caches hold: of many
+    rows PyTorch's products are as quick, and of few rows nothing would be gained.
 
     Args:
         model: Anywhere; it is brought into evaluation mode.
@@ -356,7 +357,8 @@ def ready(model: nn.Module, precision: str) -> nn.Module:
         UsageError: Another precision than fp32 is asked for, and the model is not on the CPU.
     """
     weights = sum(module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear))
-    if precision == "fp32" and weights < _FEW_WEIGHTS:
+    writes = callable(getattr(model, "step", None))
+    if precision == "fp32" and (weights < _FEW_WEIGHTS or not writes):
         return model
     if all(tensor.is_cpu for tensor in (*model.parameters(), *model.buffers())):
         return pack(model.eval(), precision)

@@ -31,7 +31,7 @@ class TrainingConfig:
         compile: Compile the Transformer blocks and the loss with ``torch.compile``: worth its half minute on a GPU.
             Recurrences, and ragged attention with dropout on its weights, run uncompiled.
         checkpoint_activations: Keep only what enters each Transformer block, and compute what is inside again in the
-            backward pass: the same numbers from less memory, in about a third more time.
+            backward pass: the same numbers from less memory, in more time.
         validate_every_steps: Steps between validations; each saves a checkpoint.
         checkpoint_every_steps: Steps between checkpoints besides; 0 for none.
         patience: Validations without a new best after which training ends; 0 for no limit.
