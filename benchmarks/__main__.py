@@ -23,13 +23,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch  # before regard: engines that share this process wait for their threads as PyTorch does by itself
 from rich.console import Console
 
 from regard.errors import RegardError, ResourceError, UsageError
 
 if TYPE_CHECKING:
-    import torch
-
     from benchmarks.results import Report, Row
 
 RESULTS = Path(__file__).parent / "results"
@@ -83,8 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def measure(given: argparse.Namespace) -> None:
     """Measure what was asked for, print the table and write the file after every row."""
     if given.threads:
-        os.environ["OMP_NUM_THREADS"] = str(given.threads)  # for torch, and for the processes that rows start
-    import torch
+        os.environ["OMP_NUM_THREADS"] = str(given.threads)  # for the processes that rows start
+        torch.set_num_threads(given.threads)
 
     if given.device == "cuda" and not torch.cuda.is_available():
         mend = "run it on a machine with one; `python -m benchmarks cpu` measures on the processor"
@@ -125,8 +124,6 @@ def measure(given: argparse.Namespace) -> None:
 
 def _report(kind: str, device: torch.device, limits: dict[str, float], busy: float) -> Report:
     """Say what is measured on, and with what."""
-    import torch
-
     from benchmarks.results import Report
     from regard.training import hardware
 
