@@ -9,7 +9,7 @@ from regard.attention import Segments, attend, masks
 from regard.attention.backends import static
 from regard.attention.masks import Mask
 from regard.decoding.choosing import log_norms
-from regard.kernels import library
+from regard.kernels import library, slots
 
 #         slots, queries, heads, groups, key, value, keys
 SHAPES = [
@@ -23,8 +23,9 @@ SHAPES = [
 
 
 @pytest.fixture(autouse=True)
-def kernel() -> None:
+def kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     library.choose("native")
+    monkeypatch.setattr(static, "own", slots.attend)
 
 
 def drawn(shape: tuple[int, ...], lengths: list[int], spare: int = 3) -> tuple[tuple, Segments, Segments]:
@@ -51,14 +52,13 @@ def both(
 def used(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether the kernel served, call by call."""
     served: list[bool] = []
-    own = static._own
 
     def watched(*args):
-        found = own(*args)
+        found = slots.attend(*args)
         served.append(found is not None)
         return found
 
-    monkeypatch.setattr(static, "_own", watched)
+    monkeypatch.setattr(static, "own", watched)
     return served
 
 
@@ -145,6 +145,10 @@ def test_normalizers(size: int):
         atol=1e-7,
         rtol=0,
     )
+
+
+def test_no_rows_have_no_normalizers():
+    assert log_norms(torch.randn(0, 5)).shape == (0,)
 
 
 def test_normalizers_of_what_is_impossible_or_no_number():

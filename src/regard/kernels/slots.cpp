@@ -153,8 +153,8 @@ extern "C" {
 void regard_slots(const Slots* slots, int threads) {
     const Slots& s = *slots;
     int64_t pieces = s.slots * s.groups, work = s.slots * s.queries * s.heads * s.keys * (s.key + s.value);
-    threads = (int)std::min<int64_t>({threads, pieces, 1 + work / SMALL});
-    Threads::run(std::max(threads, 1), [&](int number) {
+    threads = (int)std::max<int64_t>(std::min<int64_t>({threads, pieces, 1 + work / SMALL}), 1);
+    Threads::run(threads, [&](int number) {
         thread_local std::vector<float> room;
         for (int64_t piece = share(pieces, number, threads); piece < share(pieces, number + 1, threads); ++piece)
             group(s, piece / s.groups, piece % s.groups, room);
@@ -163,8 +163,8 @@ void regard_slots(const Slots* slots, int threads) {
 
 // log Σ exp of each row, its sum in float64.
 void regard_log_norms(const float* x, int64_t rows, int64_t count, int64_t stride, double* y, int threads) {
-    threads = (int)std::min<int64_t>({threads, rows, 1 + rows * count / NUMBERS});
-    Threads::run(std::max(threads, 1), [&](int number) {
+    threads = (int)std::max<int64_t>(std::min<int64_t>({threads, rows, 1 + rows * count / NUMBERS}), 1);
+    Threads::run(threads, [&](int number) {
         for (int64_t row = share(rows, number, threads); row < share(rows, number + 1, threads); ++row) {
             const float* at = x + row * stride;
             int64_t whole = count / WIDTH * WIDTH;

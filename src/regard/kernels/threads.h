@@ -26,21 +26,21 @@ class Threads {
     static void run(int count, const Part& part) {
         static std::mutex turn;
         std::unique_lock<std::mutex> mine(turn, std::defer_lock);
-        int others = count > 1 && mine.try_lock() ? here().grown(count - 1) : 0;
-        Task task{[](const void* part, int number) { (*(const Part*)part)(number); }, &part, 0};
-        Threads& threads = here();
-        for (int number = 1; number <= others; ++number) threads.give(number, &task);
+        // Whoever else has the threads now keeps them: this caller does its parts one after the other.
+        Threads* threads = count > 1 && mine.try_lock() ? &here() : nullptr;
+        int others = threads ? threads->grown(count - 1) : 0;
+        Task task{[](const void* part, int number) { (*(const Part*)part)(number); }, &part};
+        for (int number = 1; number <= others; ++number) threads->give(number, &task);
         part(0);
         for (int number = others + 1; number < count; ++number) part(number);
         for (int number = 1; number <= others; ++number)
-            for (int turns = 0; threads.slots[number - 1]->task.load(std::memory_order_acquire); ++turns) rest(turns);
+            for (int turns = 0; threads->slots[number - 1]->task.load(std::memory_order_acquire); ++turns) rest(turns);
     }
 
   private:
     struct Task {
         void (*call)(const void*, int);
         const void* part;
-        int number;
     };
     struct alignas(64) Slot {
         std::atomic<const Task*> task{nullptr};

@@ -37,8 +37,9 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention import MultiHeadAttention
+from regard.attention.backends import static
 from regard.errors import UsageError
-from regard.kernels import library
+from regard.kernels import library, slots
 from regard.kernels.library import HUGE_BYTES, Kernel, Matrix, choose
 from regard.layers.mlp import ACTIVATIONS, MLP
 
@@ -322,6 +323,8 @@ def pack(model: nn.Module, precision: str = "fp32", kernel: str | None = None) -
     if any(not tensor.is_cpu for tensor in (*model.parameters(), *model.buffers())):
         raise UsageError("a model that is not on the CPU", where="pack", mend="move it there, or leave packing out")
     own = choose(kernel)
+    if own is not None:
+        static.own = slots.attend
     model.float().requires_grad_(False)
     made: dict[nn.Linear, PackedLinear] = {}
     for attention in [module for module in model.modules() if isinstance(module, MultiHeadAttention)]:

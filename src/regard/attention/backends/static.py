@@ -1,6 +1,6 @@
 """Attention into cache slots: static shapes, for cached decoding.
 
-On a CPU, in float32 and where no gradient is asked for, a kernel of our own does it, if the process has it loaded.
+Where :data:`own` is set, it is asked first: another kernel for the same, which may decline.
 
 Queries are uniform (T new tokens, or T beams, for each slot); keys are slots of one capacity of which the first
 ``lengths_B`` places count. Nothing beyond ``max_len`` is read, nothing beyond a slot's length reaches a result. The
@@ -9,7 +9,7 @@ slots are one dense block as they lie. What may be attended to is the same in ev
 
 from __future__ import annotations
 
-import ctypes
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -20,7 +20,11 @@ from regard.attention.masks import Mask
 from regard.attention.positions import Bias
 from regard.attention.scores import DotScore
 from regard.attention.segments import Segments
-from regard.kernels import library
+
+# Given queries, keys, values, the mask to add or None, filled places of each slot or None, and the scale: the contexts;
+# or None for what it does not serve. Whoever has such a kernel puts it here: attention knows of none.
+Own = Callable[[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, float | None], Tensor | None]
+own: Own | None = None
 
 
 def run(
@@ -49,61 +53,17 @@ def run(
         k_BSGK, v_BSGK = (x.masked_fill(beyond_BS[:, :, None, None], 0.0) for x in (k_BSGK, v_BSGK))
     # One new query stands at the last key: it sees all that there is.
     mask = None if queries == 1 and mask is not None and mask.window() == (-1, 0) else mask
-    if mask is None and bias is None:
-        own = _own(q_BTHK, k_BSGK, v_BSGK, None, k_segments.lengths_B if is_filled else None, dropout_p, score.scale)
-        if own is not None:
-            return own
+    asked = None if dropout_p or torch.compiler.is_compiling() else own
+    if asked is not None and mask is None and bias is None:
+        lengths_B = k_segments.lengths_B if is_filled else None
+        if (found := asked(q_BTHK, k_BSGK, v_BSGK, None, lengths_B, score.scale)) is not None:
+            return found
     attn_mask = None
     if is_filled or mask is not None or bias is not None:
         attn_mask = _mask(q_BTHK, q_segments, k_segments, mask, bias, is_filled)
-    own = _own(q_BTHK, k_BSGK, v_BSGK, attn_mask, None, dropout_p, score.scale)
-    if own is not None:
-        return own
+        if asked is not None and (found := asked(q_BTHK, k_BSGK, v_BSGK, attn_mask, None, score.scale)) is not None:
+            return found
     return fused(q_BTHK, k_BSGK, v_BSGK, attn_mask, dropout_p, False, score.scale).flatten(0, 1)
-
-
-def _own(
-    q_BTHK: Tensor,
-    k_BSGK: Tensor,
-    v_BSGK: Tensor,
-    attn_mask: Tensor | None,
-    lengths_B: Tensor | None,
-    dropout_p: float,
-    scale: float | None,
-) -> Tensor | None:
-    """Attend by the kernel of our own; None where it does not serve."""
-    if torch.compiler.is_compiling() or (kernel := library.loaded()) is None:
-        return None
-    inputs = (q_BTHK, k_BSGK, v_BSGK)
-    if any(x.dtype != torch.float32 or not x.is_cpu or x.stride(-1) != 1 for x in inputs) or dropout_p:
-        return None
-    if any(x.stride(2) != x.shape[3] for x in inputs[1:]):
-        return None
-    masks = () if attn_mask is None else (attn_mask,)
-    if torch.is_grad_enabled() and any(x.requires_grad for x in (*inputs, *masks)):
-        return None
-    (count, queries, heads, key), (bound, groups, value) = q_BTHK.shape, v_BSGK.shape[1:]
-    mask, strides = 0, (0, 0, 0)
-    if attn_mask is not None:
-        if attn_mask.dtype != torch.float32:
-            return None
-        attn_mask = attn_mask.expand(count, heads, queries, bound)
-        attn_mask = attn_mask if attn_mask.stride(3) == 1 else attn_mask.contiguous()
-        mask, strides = attn_mask.data_ptr(), attn_mask.stride()[:3]
-    q_row = q_BTHK.stride(0) if queries == 1 else q_BTHK.stride(1)  # slots follow each other at one distance
-    y_NHK = q_BTHK.new_empty(count * queries, heads, value)
-    slots = library.Slots(
-        *(x.data_ptr() for x in (*inputs, y_NHK)),
-        mask,
-        0 if lengths_B is None else lengths_B.data_ptr(),
-        *(count, queries, heads, groups, key, value, bound),
-        *(q_row, q_BTHK.stride(2)),
-        *(k_BSGK.stride(0), k_BSGK.stride(1), v_BSGK.stride(0), v_BSGK.stride(1)),
-        *strides,
-        key**-0.5 if scale is None else scale,
-    )
-    kernel.slots(ctypes.addressof(slots), library.threads())
-    return y_NHK
 
 
 def _mask(
