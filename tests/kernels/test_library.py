@@ -39,14 +39,16 @@ def test_any_number_of_threads_gives_the_same_bits(layer: PackedLinear, three_th
 
 
 def test_several_callers_at_once_get_their_own(layer: PackedLinear, three_threads: None):
-    inputs = [torch.randn(1, 512) for _ in range(4)]
-    wanted = [layer(x_ND) for x_ND in inputs]
+    weight_OI = layer.unpacked()
+    layers = [layer, *(PackedLinear(weight_OI, None, precision, layer.kernel) for precision in ("bf16", "int8")), layer]
+    inputs = [torch.randn(rows, 512) for rows in (1, 2, 3, 40)]
+    wanted = [one(x_ND) for one, x_ND in zip(layers, inputs, strict=True)]
     wrong: list[int] = []
 
     def call(number: int) -> None:
         torch.set_num_threads(3)
         for _ in range(200):
-            if not torch.equal(layer(inputs[number]), wanted[number]):
+            if not torch.equal(layers[number](inputs[number]), wanted[number]):
                 wrong.append(number)
 
     callers = [threading.Thread(target=call, args=(number,)) for number in range(4)]

@@ -24,8 +24,7 @@ class Threads {
     // Run part(number) for each number below count, side by side where there are threads for them.
     template <typename Part>
     static void run(int count, const Part& part) {
-        static std::mutex turn;
-        std::unique_lock<std::mutex> mine(turn, std::defer_lock);
+        std::unique_lock<std::mutex> mine(turn(), std::defer_lock);
         // Whoever else has the threads now keeps them: this caller does its parts one after the other.
         Threads* threads = count > 1 && mine.try_lock() ? &here() : nullptr;
         int others = threads ? threads->grown(count - 1) : 0;
@@ -51,6 +50,10 @@ class Threads {
 
     std::vector<std::unique_ptr<Slot>> slots;
 
+    static std::mutex& turn() {  // one for all kinds of parts
+        static std::mutex one;
+        return one;
+    }
     // Never destroyed: its threads may outlive whatever ends at a process's end. A forked process has none of them.
     static Threads*& place() {
         static Threads* threads = nullptr;
