@@ -106,6 +106,33 @@ def test_pytorch_works_in_one_thread_alone(three_threads: None):
     assert (torch.get_num_threads(), library.threads()) == (3, 3)
 
 
+def test_each_caller_has_its_own_number(three_threads: None):
+    """One leaves while another is inside, in every order."""
+    library.choose("native")
+    begun, left, seen = threading.Event(), threading.Event(), list[tuple[int, int]]()
+
+    def other() -> None:
+        torch.set_num_threads(2)
+        with library.alone():
+            begun.set()
+            assert left.wait(30)
+            with library.together():
+                seen.append((torch.get_num_threads(), library.threads()))
+        seen.append((torch.get_num_threads(), library.threads()))
+
+    caller = threading.Thread(target=other)
+    with library.alone():
+        caller.start()
+        assert begun.wait(30)
+        assert library.threads() == 3
+    left.set()
+    caller.join()
+    assert seen == [(2, 2), (2, 2)]
+    torch.set_num_threads(3)
+    with library.alone():
+        assert library.threads() == 3
+
+
 def test_threads_come_back_from_an_error(three_threads: None):
     library.choose("native")
     with pytest.raises(KeyError), library.alone():

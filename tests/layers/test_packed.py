@@ -12,10 +12,11 @@ import torch
 from torch import nn
 
 from regard.attention import MultiHeadAttention, Segments, record, switch_off
+from regard.attention.backends import static
 from regard.errors import ResourceError, UsageError
 from regard.kernels import library
-from regard.layers.mlp import ACTIVATIONS
-from regard.layers.packed import PackedLinear, levels, pack, packing_error, ready
+from regard.layers.mlp import ACTIVATIONS, MLP
+from regard.layers.packed import PackedLinear, is_packed, levels, pack, packing_error, ready
 from regard.models.bert import Bert, BertConfig
 from regard.models.gpt import GPT, GPTConfig
 from regard.models.llama import Llama, LlamaConfig
@@ -26,6 +27,13 @@ from regard.models.weights import gather
 from regard.models.xlnet import XLNet, XLNetConfig
 
 PATHS = ("native", "torch")
+
+
+@pytest.fixture(autouse=True)
+def no_kernel_of_a_test_before(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(static, "own", None)
+
+
 PRECISIONS = ("fp32", "bf16", "int8")
 # Half a step of a weight, relative to it (bf16) or to the greatest of its output (int8).
 STEPS = {"fp32": 2.0**-23, "bf16": 2.0**-8, "int8": 0.5 / 127}
@@ -338,7 +346,7 @@ def test_the_error_is_told():
 CHECK = """
 import torch
 from regard.kernels import library
-from regard.layers.mlp import ACTIVATIONS
+from regard.layers.mlp import ACTIVATIONS, MLP
 from regard.layers.packed import PackedLinear
 layer = PackedLinear(torch.eye(3), None, "int8", library.choose())
 print(layer.kernel is not None, layer(torch.tensor([[1.0, 2.0, 3.0]])).round().tolist(), library.describe())
@@ -406,10 +414,11 @@ def test_the_choice_of_path(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("activation", ["relu", "gelu-tanh", "gelu-quick", "silu"])
 def test_activations_come_with_the_product(precision: str, activation: str):
-    for rows, outputs in ((3, 37), (40, 160), (300, 48)):
-        linear, x_NI = drawn(outputs, 24, rows)
+    for rows, outputs, inputs in ((3, 37, 24), (40, 160, 800), (300, 48, 24)):
+        linear, x_NI = drawn(outputs, inputs, rows)
+        x_NI *= 40  # some beyond where they are flat
         layer = made(linear, precision, "native")
-        wanted = ACTIVATIONS[activation](20 * layer(x_NI).double() / 20)
+        wanted = ACTIVATIONS[activation](layer(x_NI).double())
         assert layer.activated(activation)
         assert not layer.activated(activation)  # not twice
         torch.testing.assert_close(layer(x_NI).double(), wanted, atol=1e-6, rtol=1e-5)
@@ -417,8 +426,8 @@ def test_activations_come_with_the_product(precision: str, activation: str):
 
 def test_activations_of_great_numbers_and_of_none():
     layer = PackedLinear(torch.eye(6), None, "fp32", library.choose("native"))
-    x_NI = torch.tensor([[-300.0, 300.0, -1e30, 0.0, math.nan, -20.0]])
-    for activation in ("relu", "gelu-tanh", "silu"):
+    x_NI = torch.tensor([[-300.0, 300.0, -3e38, 0.0, math.nan, -20.0]])
+    for activation in ("relu", "gelu-quick", "silu"):  # the other's cube is infinite
         one = copy.deepcopy(layer)
         assert one.activated(activation)
         wanted = ACTIVATIONS[activation](layer(x_NI))
@@ -430,3 +439,24 @@ def test_what_has_no_kernel_stays_beside_the_product():
     linear, _ = drawn(16, 16, 1)
     assert not made(linear, "fp32", "native").activated("gelu")
     assert not made(linear, "fp32", "torch").activated("relu")
+
+
+def test_activations_that_have_no_name_or_several_places_stay():
+    torch.manual_seed(3)
+    a, b, c = (MLP(16, 32, "silu").eval() for _ in range(3))
+    b.up_proj = a.up_proj
+    c.activation = torch.tanh
+    model, x_ND = nn.ModuleList([a, b, c]), torch.randn(3, 16)
+    wanted = [one(x_ND) for one in model]
+    pack(model.eval(), kernel="native")
+    with torch.inference_mode():
+        for one, was in zip(model, wanted, strict=True):
+            torch.testing.assert_close(one(x_ND), was.detach(), atol=1e-5, rtol=1e-5)
+
+
+def test_whether_a_model_is_packed():
+    gpt = GPT(GPTConfig(23, 32, 1, 2)).eval()
+    assert not is_packed(gpt)
+    assert not is_packed(pack(copy.deepcopy(gpt), kernel="torch"))
+    assert is_packed(pack(gpt, kernel="native"))
+    assert not is_packed(pack(nn.ModuleList([nn.Linear(64, 64), nn.LSTM(64, 64)]).eval(), kernel="native"))

@@ -8,15 +8,18 @@ but for the last bits of a sum, a pass over several tokens may round them the ot
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.attention import Segments
 from regard.decoding.choosing import best, draw, log_norms, penalized
 from regard.decoding.options import DecodeOptions
+from regard.kernels import library
+from regard.layers.packed import is_packed
 from regard.models.interface import LanguageModel
 from regard.models.states import Room, TextState
 
@@ -102,6 +105,7 @@ class Draft:
 
     def __init__(self, model: LanguageModel, context: int) -> None:
         self.model, self.context = model, context
+        self.is_packed = isinstance(model, nn.Module) and is_packed(model)
         self._state: TextState | None = None
         self._read: list[tuple[int, list[int]]] = []  # of each text, tokens that came, and behind them what it expected
 
@@ -132,7 +136,8 @@ class Draft:
         tokens = [token for text in texts for token in text[len(text) - behind :]]
         device = next(self.model.parameters()).device
         for ahead in range(count):
-            logits_NV, state = self.model.extend(torch.tensor(tokens, device=device), state)
+            with nullcontext() if self.is_packed else library.together():
+                logits_NV, state = self.model.extend(torch.tensor(tokens, device=device), state)
             logits_BV = logits_NV.unflatten(0, (len(texts), -1))[:, -1]
             if options.repetition_penalty != 1.0:
                 seen = [[*text, *new] for text, new in zip(texts, found, strict=True)]

@@ -17,6 +17,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,10 +36,10 @@ HUGE_BYTES = 1 << 21  # of a huge page; weights that lie in such are read a tent
 _OPTIONS = (
     *("-std=c++17", "-O3", "-pthread", "-shared", "-fPIC"),
     *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),  # no number changes but by a fused rounding
+    "-fno-strict-aliasing",  # numbers are laid out anew as bits
 )
 _NATIVE = ("-march=native", "-mcpu=native")  # which of them a compiler takes depends on the processor
 _TIMEOUT_S = 300
-_threads = 0  # of the kernels, inside alone(); 0 elsewhere
 
 
 class Matrix(ctypes.Structure):
@@ -143,9 +144,18 @@ def loaded() -> Kernel | None:
     return load()[0] if load.cache_info().currsize and os.environ.get("REGARD_KERNEL") != "torch" else None
 
 
+class _Threads(threading.local):
+    """How many the kernels work in inside of :func:`alone`; 0 elsewhere. Each caller's thread has its own number."""
+
+    count = 0
+
+
+_threads = _Threads()
+
+
 def threads() -> int:
     """Say how many threads the kernels work in: PyTorch's number, also where :func:`alone` has set that to one."""
-    return _threads or torch.get_num_threads()
+    return _threads.count or torch.get_num_threads()
 
 
 @contextmanager
@@ -161,17 +171,16 @@ def alone(is_worth: bool = True) -> Generator[None, None, None]:
     Yields:
         Nothing.
     """
-    global _threads
-    if _threads or not is_worth or loaded() is None:
+    if _threads.count or not is_worth or loaded() is None:
         yield
         return
-    _threads = torch.get_num_threads()
+    mine = _threads.count = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(_threads)
-        _threads = 0
+        torch.set_num_threads(mine)
+        _threads.count = 0
 
 
 @contextmanager
@@ -181,17 +190,17 @@ def together() -> Generator[None, None, None]:
     Yields:
         Nothing.
     """
-    global _threads
-    if not _threads:
+    mine = _threads.count
+    if not mine:
         yield
         return
-    mine, _threads = _threads, 0
+    _threads.count = 0
     torch.set_num_threads(mine)
     try:
         yield
     finally:
         torch.set_num_threads(1)
-        _threads = mine
+        _threads.count = mine
 
 
 @functools.cache

@@ -249,7 +249,7 @@ Floats activated(Floats x) {
     if constexpr (ACT == RELU) return x < Floats{} ? Floats{} : x;
     Floats gate = ACT == GELU_TANH ? x * (1.59576912f + 0.0713548163f * x * x) : ACT == GELU_QUICK ? x * 1.702f : x;
     gate = -gate;
-    return x / (1.0f + exp_of(gate > 88.0f ? all(88.0f) : gate));
+    return gate > 88.0f ? x * 0.0f : x / (1.0f + exp_of(gate > 88.0f ? all(88.0f) : gate));
 }
 
 template <int64_t ACT>

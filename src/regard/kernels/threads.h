@@ -24,7 +24,7 @@ class Threads {
     // Run part(number) for each number below count, side by side where there are threads for them.
     template <typename Part>
     static void run(int count, const Part& part) {
-        std::unique_lock<std::mutex> mine(turn(), std::defer_lock);
+        std::unique_lock<std::mutex> mine(*turn(), std::defer_lock);
         // Whoever else has the threads now keeps them: this caller does its parts one after the other.
         Threads* threads = count > 1 && mine.try_lock() ? &here() : nullptr;
         int others = threads ? threads->grown(count - 1) : 0;
@@ -50,14 +50,15 @@ class Threads {
 
     std::vector<std::unique_ptr<Slot>> slots;
 
-    static std::mutex& turn() {  // one for all kinds of parts
-        static std::mutex one;
+    static std::mutex*& turn() {  // one for all kinds of parts
+        static std::mutex* one = new std::mutex;
         return one;
     }
-    // Never destroyed: its threads may outlive whatever ends at a process's end. A forked process has none of them.
+    // Never destroyed: its threads may outlive whatever ends at a process's end. A forked process has none of them, nor
+    // the one whose turn it may have been.
     static Threads*& place() {
         static Threads* threads = nullptr;
-        static int forks = pthread_atfork(nullptr, nullptr, [] { place() = nullptr; });
+        static int forks = pthread_atfork(nullptr, nullptr, [] { place() = nullptr, turn() = new std::mutex; });
         (void)forks;
         return threads;
     }

@@ -30,6 +30,7 @@ Our own kernels and PyTorch's products compute the same integers; all else agree
 from __future__ import annotations
 
 import ctypes
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal, Self, get_args
 
@@ -48,6 +49,7 @@ Precision = Literal["fp32", "bf16", "int8"]
 PANEL = 16  # outputs that stand side by side; the kernels' number
 MANY_ROWS = 256  # from here on laying floats out anew costs less than PyTorch's product of matrices gains
 _CHUNK = 4096  # outputs that are rounded or widened at once
+_MOST_OF_ALL = 8  # times as many weights as others, where a model is packed
 _FEW_WEIGHTS = 1 << 22  # 16 MB in float32
 _KINDS: dict[str, int] = {"fp32": 0, "bf16": 1, "int8": 2}
 _ACTS = {"": 0, "relu": 1, "gelu-tanh": 2, "gelu-quick": 3, "silu": 4}
@@ -196,7 +198,7 @@ class PackedLinear(nn.Module):
         Returns:
             Whether the kernels have it; else nothing changes.
         """
-        if self.kernel is None or activation not in _ACTS or self.activation:
+        if self.kernel is None or not _ACTS.get(activation) or self.activation:
             return False
         self.activation = activation
         self._bind()
@@ -301,7 +303,8 @@ def pack(model: nn.Module, precision: str = "fp32", kernel: str | None = None) -
     """Replace every linear layer of a model by a packed one, in place; the old weights are let go.
 
     Queries, keys and values of an attention layer that have the same inputs become one product. A table of vectors that
-    is a linear layer's weights too stays as it is for look-up.
+    is a linear layer's weights too stays as it is for look-up. Where the kernels are our own, attention into slots goes
+    to them too, in the whole process, unless ``REGARD_KERNEL=torch``.
 
     Args:
         model: On the CPU, in evaluation mode. Other floats than float32 become float32.
@@ -327,6 +330,7 @@ def pack(model: nn.Module, precision: str = "fp32", kernel: str | None = None) -
         static.own = slots.attend
     model.float().requires_grad_(False)
     made: dict[nn.Linear, PackedLinear] = {}
+    places: Counter[nn.Module] = Counter()
     for attention in [module for module in model.modules() if isinstance(module, MultiHeadAttention)]:
         _join(attention, precision, own)  # type: ignore[bad-argument-type]
     for parent in list(model.modules()):
@@ -335,10 +339,11 @@ def pack(model: nn.Module, precision: str = "fp32", kernel: str | None = None) -
                 if child not in made:
                     made[child] = PackedLinear(child.weight, child.bias, precision, own)  # type: ignore[bad-argument-type]
                 setattr(parent, name, made[child])
+                places[made[child]] += 1
     for mlp in [module for module in model.modules() if isinstance(module, MLP)]:
         first = mlp.up_proj if mlp.gate_proj is None else mlp.gate_proj
         name = next((name for name, one in ACTIVATIONS.items() if one is mlp.activation), "")
-        if isinstance(first, PackedLinear) and first.activated(name):
+        if isinstance(first, PackedLinear) and places[first] == 1 and first.activated(name):
             mlp.activation = nn.Identity()
     return model
 
@@ -371,15 +376,21 @@ def ready(model: nn.Module, precision: str) -> nn.Module:
 
 
 def is_packed(model: nn.Module) -> bool:
-    """Say whether kernels of our own multiply in a model.
+    """Say whether kernels of our own do a model's products.
 
     Args:
         model: Packed or not.
 
     Returns:
-        Whether any layer of it is packed for them.
+        Whether they have nearly all weights that are multiplied: recurrences, say, are not packed.
     """
-    return any(isinstance(module, PackedLinear) and module.kernel is not None for module in model.modules())
+    ours = others = 0
+    for module in model.modules():
+        if isinstance(module, PackedLinear) and module.kernel is not None:
+            ours += module.in_features * module.out_features
+        elif not isinstance(module, nn.Embedding):
+            others += sum(one.numel() for one in module.parameters(recurse=False) if one.dim() > 1)
+    return ours > _MOST_OF_ALL * others
 
 
 def packing_error(model: nn.Module) -> float:
