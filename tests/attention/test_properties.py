@@ -485,3 +485,31 @@ def test_groups_hold_each_sequence_once_and_their_cut_pays(sizes: list[tuple[int
     spent = sum(len(g) * g.queries * g.keys + cost for g in made.groups)
     assert spent <= sum(t * s + cost for t, s in sizes if t and s)
     assert groups.plan(q_segments, k_segments) is made
+
+
+@pytest.mark.parametrize("use_bias", [True, False])
+@pytest.mark.parametrize("groups", [6, 2])
+def test_one_product_in_training_is_the_three(use_bias: bool, groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = MultiHeadAttention(12, 6, num_kv_heads=groups, use_bias=use_bias, rotary_base=100.0).double()
+    x_ND, segments = torch.randn(9, 12, dtype=torch.float64, requires_grad=True), Segments.ragged([4, 5])
+    inputs, found = (x_ND, *layer.parameters()), []
+    for joined in (True, False):
+        if not joined:
+            monkeypatch.setattr(layer, "_joined", lambda: None)
+        assert (layer._joined() is not None) == joined
+        y_ND = layer(x_ND, segments, mask=masks.causal())
+        found.append((y_ND, *torch.autograd.grad(y_ND.sin().sum(), inputs)))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-12, rtol=0)
+        assert one.abs().sum() > 0
+
+
+def test_projections_stay_apart_where_they_must() -> None:
+    layer = MultiHeadAttention(12, 6)
+    with torch.no_grad():
+        assert layer._joined() is None
+    layer.k_proj.weight.requires_grad_(False)
+    assert layer._joined() is None
+    layer = MultiHeadAttention(12, 6)
+    layer.v_proj = torch.nn.Sequential(layer.v_proj)  # type: ignore[assignment]
+    assert layer._joined() is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
 from regard.attention.attend import Backend, attend
@@ -157,12 +158,29 @@ class MultiHeadAttention(Site):
 
     def _project(self, x_ND: Tensor, positions_N: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Project the rows of self-attention."""
-        if self.joint_proj is None:
+        if self.joint_proj is not None:
+            joint_NL = self.joint_proj(x_ND)
+        elif (joint := self._joined()) is not None:
+            joint_NL = nn.functional.linear(x_ND, *joint)
+        else:
             return self.queries(x_ND, positions_N), *self.keys_values(x_ND, positions_N)
         heads = self.num_heads, self.num_kv_heads, self.num_kv_heads
-        joint_NLK = self.joint_proj(x_ND).unflatten(-1, (sum(heads), self.head_dim))
-        q_NHK, k_NGK, v_NGK = joint_NLK.split(heads, -2)
+        q_NHK, k_NGK, v_NGK = joint_NL.unflatten(-1, (sum(heads), self.head_dim)).split(heads, -2)
         return self._rotate(q_NHK, positions_N), self._rotate(k_NGK, positions_N), v_NGK
+
+    def _joined(self) -> tuple[Tensor, Tensor | None] | None:
+        """Lay the weights of queries, keys and values together, where gradients are taken.
+
+        One product then takes the place of three, and two that of six in the backward pass. Without a backward pass,
+        laying them together at each call would cost more than it gains.
+        """
+        parts = (self.q_proj, self.k_proj, self.v_proj)
+        if not torch.is_grad_enabled() or any(type(part) is not nn.Linear for part in parts):
+            return None
+        biases = [part.bias for part in parts if part.bias is not None]
+        if len(biases) not in (0, 3) or not all(part.weight.requires_grad for part in parts):
+            return None
+        return torch.cat([part.weight for part in parts]), torch.cat(biases) if biases else None
 
     def extend(
         self,
