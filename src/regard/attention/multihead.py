@@ -177,7 +177,7 @@ class MultiHeadAttention(Site):
         parts = (self.q_proj, self.k_proj, self.v_proj)
         if not torch.is_grad_enabled() or any(type(part) is not nn.Linear for part in parts):
             return None
-        biases = [part.bias for part in parts if part.bias is not None]
+        biases: list[Tensor] = [part.bias for part in parts if part.bias is not None]
         if len(biases) not in (0, 3) or not all(part.weight.requires_grad for part in parts):
             return None
         return torch.cat([part.weight for part in parts]), torch.cat(biases) if biases else None
