@@ -43,13 +43,13 @@ from regard.errors import UsageError
 from regard.kernels import library, slots
 from regard.kernels.library import HUGE_BYTES, Kernel, Matrix, choose
 from regard.layers.mlp import ACTIVATIONS, MLP
+from regard.layers.recurrent import Recurrent
 
 Precision = Literal["fp32", "bf16", "int8"]
 
 PANEL = 16  # outputs that stand side by side; the kernels' number
 MANY_ROWS = 256  # from here on laying floats out anew costs less than PyTorch's product of matrices gains
 _CHUNK = 4096  # outputs that are rounded or widened at once
-_MOST_OF_ALL = 8  # times as many weights as others, where a model is packed
 _FEW_WEIGHTS = 1 << 22  # 16 MB in float32
 _KINDS: dict[str, int] = {"fp32": 0, "bf16": 1, "int8": 2}
 _ACTS = {"": 0, "relu": 1, "gelu-tanh": 2, "gelu-quick": 3, "silu": 4}
@@ -382,15 +382,11 @@ def is_packed(model: nn.Module) -> bool:
         model: Packed or not.
 
     Returns:
-        Whether they have nearly all weights that are multiplied: recurrences, say, are not packed.
+        Whether they do all that are large: recurrences are not packed.
     """
-    ours = others = 0
-    for module in model.modules():
-        if isinstance(module, PackedLinear) and module.kernel is not None:
-            ours += module.in_features * module.out_features
-        elif not isinstance(module, nn.Embedding):
-            others += sum(one.numel() for one in module.parameters(recurse=False) if one.dim() > 1)
-    return ours > _MOST_OF_ALL * others
+    modules = list(model.modules())
+    is_ours = any(isinstance(module, PackedLinear) and module.kernel is not None for module in modules)
+    return is_ours and not any(isinstance(module, Recurrent | nn.RNNBase) for module in modules)
 
 
 def packing_error(model: nn.Module) -> float:
