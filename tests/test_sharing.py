@@ -39,7 +39,7 @@ def _shown(code: str, **more: str) -> str:
 
 
 def test_the_policy_is_set_where_the_user_says_nothing():
-    assert _shown(SHOW) == "1500"
+    assert _shown(SHOW) == "300"
     assert _shown(SHOW, GOMP_SPINCOUNT="77") == "77"
     assert _shown(SHOW, OMP_WAIT_POLICY="ACTIVE") == "None"
 

@@ -9,7 +9,7 @@
 Names are imported when they are first used, so that ``import regard`` costs nothing.
 
 Threads that wait for each other soon sleep instead of spinning, so that what else runs on the machine keeps its
-share: where neither OMP_WAIT_POLICY nor GOMP_SPINCOUNT says otherwise, GOMP_SPINCOUNT becomes 1500. The OpenMP library
+share: where neither OMP_WAIT_POLICY nor GOMP_SPINCOUNT says otherwise, GOMP_SPINCOUNT becomes 300. The OpenMP library
 reads it once, when torch is loaded: a script that imports torch before regard sets it itself, outside.
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 if "torch" not in sys.modules and "OMP_WAIT_POLICY" not in os.environ:
     # The library's own default spins for milliseconds at each barrier, while the thread waited for may have no core.
     # Not to spin at all made a small model alone on a machine up to three times slower: waking a core takes its time.
-    os.environ.setdefault("GOMP_SPINCOUNT", "1500")
+    os.environ.setdefault("GOMP_SPINCOUNT", "300")
 
 _WHERE = {
     "regard.api": ("convert", "evaluate", "load", "look", "submit", "train"),
