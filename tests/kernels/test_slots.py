@@ -9,7 +9,7 @@ from regard.attention import Segments, attend, masks
 from regard.attention.backends import static
 from regard.attention.masks import Mask
 from regard.decoding.choosing import log_norms
-from regard.kernels import library, slots
+from regard.kernels import native, slots
 
 #         slots, queries, heads, groups, key, value, keys
 SHAPES = [
@@ -24,7 +24,7 @@ SHAPES = [
 
 @pytest.fixture(autouse=True)
 def kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    library.choose("native")
+    native.choose("native")
     monkeypatch.setattr(static, "own", slots.attend)
 
 
@@ -136,7 +136,7 @@ def test_gradients_and_doubles_take_the_other_path(used: list[bool]):
 
 @pytest.mark.parametrize("size", [1, 7, 16, 5003])
 def test_normalizers(size: int, monkeypatch: pytest.MonkeyPatch):
-    kernel, calls = library.choose("native"), list[tuple]()
+    kernel, calls = native.choose("native"), list[tuple]()
     assert kernel is not None
     run = kernel.log_norms
     monkeypatch.setattr(kernel, "log_norms", lambda *args: (calls.append(args), run(*args)))

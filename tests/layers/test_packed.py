@@ -14,7 +14,7 @@ from torch import nn
 from regard.attention import MultiHeadAttention, Segments, record, switch_off
 from regard.attention.backends import static
 from regard.errors import ResourceError, UsageError
-from regard.kernels import library
+from regard.kernels import native
 from regard.layers.mlp import ACTIVATIONS, MLP
 from regard.layers.packed import PackedLinear, is_packed, levels, pack, packing_error, ready
 from regard.models.bert import Bert, BertConfig
@@ -45,7 +45,7 @@ def drawn(outputs: int, inputs: int, rows: int, bias: bool = True) -> tuple[nn.L
 
 
 def made(linear: nn.Linear, precision: str, path: str) -> PackedLinear:
-    return PackedLinear(linear.weight, linear.bias, precision, library.choose(path))
+    return PackedLinear(linear.weight, linear.bias, precision, native.choose(path))
 
 
 def oracle(linear: nn.Linear, x_NI: torch.Tensor, precision: str) -> torch.Tensor:
@@ -345,11 +345,11 @@ def test_the_error_is_told():
 
 CHECK = """
 import torch
-from regard.kernels import library
+from regard.kernels import native
 from regard.layers.mlp import ACTIVATIONS, MLP
 from regard.layers.packed import PackedLinear
-layer = PackedLinear(torch.eye(3), None, "int8", library.choose())
-print(layer.kernel is not None, layer(torch.tensor([[1.0, 2.0, 3.0]])).round().tolist(), library.describe())
+layer = PackedLinear(torch.eye(3), None, "int8", native.choose())
+print(layer.kernel is not None, layer(torch.tensor([[1.0, 2.0, 3.0]])).round().tolist(), native.describe())
 """
 
 
@@ -375,7 +375,7 @@ def test_two_processes_compile_at_once_and_damage_is_mended(tmp_path: Path):
     for damaged in (whole[: len(whole) // 2], b"", whole[:5000] + b"x" + whole[5001:]):
         kept.write_bytes(damaged)
         assert said(start(REGARD_CACHE=str(tmp_path), REGARD_KERNEL="auto")).startswith("True")
-        assert library._is_whole(kept)
+        assert native._is_whole(kept)
 
 
 def test_without_a_compiler_products_are_pytorchs(tmp_path: Path):
@@ -400,15 +400,15 @@ def test_a_cache_that_cannot_be_written_compiles_for_this_process(tmp_path: Path
 
 def test_the_choice_of_path(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("REGARD_KERNEL", "torch")
-    assert library.choose() is None
-    assert library.describe() == "PyTorch's, as REGARD_KERNEL says"
+    assert native.choose() is None
+    assert native.describe() == "PyTorch's, as REGARD_KERNEL says"
     monkeypatch.setenv("REGARD_KERNEL", "cuda")
     with pytest.raises(UsageError, match="choose auto, native or torch"):
-        library.choose()
-    monkeypatch.setattr(library, "load", lambda: (None, "no C++ compiler is installed"))
+        native.choose()
+    monkeypatch.setattr(native, "load", lambda: (None, "no C++ compiler is installed"))
     with pytest.raises(ResourceError, match="no C\\+\\+ compiler"):
-        library.choose("native")
-    assert library.choose("auto") is None
+        native.choose("native")
+    assert native.choose("auto") is None
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -425,7 +425,7 @@ def test_activations_come_with_the_product(precision: str, activation: str):
 
 
 def test_activations_of_great_numbers_and_of_none():
-    layer = PackedLinear(torch.eye(6), None, "fp32", library.choose("native"))
+    layer = PackedLinear(torch.eye(6), None, "fp32", native.choose("native"))
     x_NI = torch.diag(torch.tensor([-300.0, 300.0, -3e38, 0.0, math.nan, -20.0]))  # none meets another in a sum
     for activation in ("relu", "gelu-quick", "silu"):  # the other's cube is infinite
         one = copy.deepcopy(layer)

@@ -13,7 +13,7 @@ def doctor(*, json: Json = False) -> None:
     """Say what this machine has and what regard makes of it."""
     import torch
 
-    from regard.kernels import library
+    from regard.kernels import native
     from regard.places import cache_folder
     from regard.training import hardware
 
@@ -30,7 +30,7 @@ def doctor(*, json: Json = False) -> None:
         "cuda": f"{torch.cuda.device_count()} devices" if torch.cuda.is_available() else "none: models run on the CPU",
         "bfloat16": "fast" if _fast_bf16(device) else "slow here: leave training.precision at fp32",
         "threads": str(torch.get_num_threads()),
-        "products": library.describe(),
+        "products": native.describe(),
         "tokenizers": metadata.version("tokenizers"),
         "sacrebleu": metadata.version("sacrebleu"),
         **{f"extra {name}": state for name, state in found.items()},

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.decoding.options import DecodeOptions
-from regard.kernels import library
+from regard.kernels import native
 
 _CHUNK = 128  # tokens whose best is found first
 _BLOCK = 1 << 16  # numbers that are worked on at once: they stay in the processor's caches
@@ -27,12 +27,12 @@ def log_norms(logits_RV: Tensor) -> Tensor:
     Returns:
         float64, one a row.
     """
-    kernel = library.loaded()
+    kernel = native.loaded()
     if kernel and logits_RV.is_cpu and logits_RV.dtype == torch.float32 and logits_RV.stride(-1) == 1:
         norms_R = torch.empty(len(logits_RV), dtype=torch.float64)
         kernel.log_norms(
             *(logits_RV.data_ptr(), *logits_RV.shape, logits_RV.stride(0)),
-            *(norms_R.data_ptr(), library.threads()),
+            *(norms_R.data_ptr(), native.threads()),
         )
         return norms_R
     if logits_RV.is_cuda or logits_RV.numel() <= _BLOCK:

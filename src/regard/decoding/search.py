@@ -15,7 +15,7 @@ from regard.decoding.lanes import Group, Hypothesis, Lane, filled, penalty
 from regard.decoding.options import DecodeOptions
 from regard.decoding.speculating import Proposer
 from regard.errors import NumericError, UsageError
-from regard.kernels import library
+from regard.kernels import native
 from regard.layers.packed import MANY_ROWS, is_packed
 from regard.models.interface import EncoderDecoder, LanguageModel
 from regard.models.states import Room
@@ -156,7 +156,7 @@ class _Search:
                 self._admit(group, [waiting.popleft() for _ in range(min(free, len(waiting)))], sources, room)
                 continue
             rows = len(group.lanes) * group.width * (self.options.speculate + 1)
-            with library.alone(self.is_packed and rows < MANY_ROWS):
+            with native.alone(self.is_packed and rows < MANY_ROWS):
                 if self.options.beam == 1:
                     self._step_ahead(group)
                 else:
@@ -364,7 +364,7 @@ class _Search:
             tokens = [token for window in windows for token in window]
             tokens_N = torch.tensor(tokens, dtype=torch.int64, device=self.device)
             segments = Segments.ragged([len(window) for window in windows], self.device)
-            with library.together():
+            with native.together():
                 anew = self.model.start(tokens_N, segments, 1)
             group.state = group.state.put(torch.tensor(rows), anew)
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from regard.attention import Segments
 from regard.decoding.choosing import best, draw, log_norms, penalized
 from regard.decoding.options import DecodeOptions
-from regard.kernels import library
+from regard.kernels import native
 from regard.layers.packed import is_packed
 from regard.models.interface import LanguageModel
 from regard.models.states import Room, TextState
@@ -136,7 +136,7 @@ class Draft:
         tokens = [token for text in texts for token in text[len(text) - behind :]]
         device = next(self.model.parameters()).device
         for ahead in range(count):
-            with nullcontext() if self.is_packed else library.together():
+            with nullcontext() if self.is_packed else native.together():
                 logits_NV, state = self.model.extend(torch.tensor(tokens, device=device), state)
             logits_BV = logits_NV.unflatten(0, (len(texts), -1))[:, -1]
             if options.repetition_penalty != 1.0:

@@ -11,7 +11,7 @@
 #include "threads.h"
 #include "vectors.h"
 
-// See regard.kernels.library.Slots.
+// See regard.kernels.native.Slots.
 extern "C" struct Slots {
     const float *q, *k, *v;
     float* y;

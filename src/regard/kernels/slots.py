@@ -7,7 +7,7 @@ import ctypes
 import torch
 from torch import Tensor
 
-from regard.kernels import library
+from regard.kernels import native
 
 
 def attend(
@@ -31,7 +31,7 @@ def attend(
     Returns:
         context_NHK, zeros for a query without a key; None where the kernel does not serve.
     """
-    if (kernel := library.loaded()) is None:
+    if (kernel := native.loaded()) is None:
         return None
     inputs = (q_BTHK, k_BSGK, v_BSGK)
     if any(x.dtype != torch.float32 or not x.is_cpu or x.stride(-1) != 1 for x in inputs):
@@ -51,7 +51,7 @@ def attend(
         mask, strides = attn_mask.data_ptr(), attn_mask.stride()[:3]
     q_row = q_BTHK.stride(0) if queries == 1 else q_BTHK.stride(1)  # slots follow each other at one distance
     y_NHK = q_BTHK.new_empty(count * queries, heads, value)
-    slots = library.Slots(
+    slots = native.Slots(
         *(x.data_ptr() for x in (*inputs, y_NHK)),
         mask,
         0 if lengths_B is None else lengths_B.data_ptr(),
@@ -61,5 +61,5 @@ def attend(
         *strides,
         key**-0.5 if scale is None else scale,
     )
-    kernel.slots(ctypes.addressof(slots), library.threads())
+    kernel.slots(ctypes.addressof(slots), native.threads())
     return y_NHK

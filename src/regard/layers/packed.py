@@ -40,8 +40,8 @@ from torch import Tensor, nn
 from regard.attention import MultiHeadAttention
 from regard.attention.backends import static
 from regard.errors import UsageError
-from regard.kernels import library, slots
-from regard.kernels.library import HUGE_BYTES, Kernel, Matrix, choose
+from regard.kernels import native, slots
+from regard.kernels.native import HUGE_BYTES, Kernel, Matrix, choose
 from regard.layers.mlp import ACTIVATIONS, MLP
 from regard.layers.recurrent import Recurrent
 
@@ -168,7 +168,7 @@ class PackedLinear(nn.Module):
             x, stride = x.contiguous(), self.in_features
         y = x.new_empty((*x.shape[:-1], self.out_features))
         rows = x.numel() // self.in_features
-        self._call(self._at, x.data_ptr(), rows, stride, y.data_ptr(), library.threads())
+        self._call(self._at, x.data_ptr(), rows, stride, y.data_ptr(), native.threads())
         return y
 
     def _by_torch(self, x: Tensor) -> Tensor:
@@ -309,7 +309,7 @@ def pack(model: nn.Module, precision: str = "fp32", kernel: str | None = None) -
     Args:
         model: On the CPU, in evaluation mode. Other floats than float32 become float32.
         precision: Of the weights: ``fp32``, ``bf16`` or ``int8``.
-        kernel: ``native``, ``torch`` or ``auto``; see :func:`regard.kernels.library.choose`.
+        kernel: ``native``, ``torch`` or ``auto``; see :func:`regard.kernels.native.choose`.
 
     Returns:
         The model. It can be used, not trained or saved; none of its parameters takes a gradient.

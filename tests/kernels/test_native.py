@@ -1,7 +1,6 @@
 """What is loaded, and the threads that the kernels share work among."""
 
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -9,14 +8,14 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from regard.kernels import library
+from regard.kernels import native
 from regard.layers.packed import PackedLinear
 
 
 @pytest.fixture
 def layer() -> PackedLinear:
     torch.manual_seed(0)
-    return PackedLinear(torch.randn(4096, 512), None, "fp32", library.choose("native"))
+    return PackedLinear(torch.randn(4096, 512), None, "fp32", native.choose("native"))
 
 
 @pytest.fixture
@@ -92,67 +91,65 @@ def test_threads_without_work_sleep(layer: PackedLinear, three_threads: None):
 
 
 def test_pytorch_works_in_one_thread_alone(three_threads: None):
-    library.choose("native")
-    assert library.threads() == 3
-    with library.alone():
-        assert (torch.get_num_threads(), library.threads()) == (1, 3)
-        with library.together():
-            assert (torch.get_num_threads(), library.threads()) == (3, 3)
-        with library.alone():
-            assert (torch.get_num_threads(), library.threads()) == (1, 3)
-        assert (torch.get_num_threads(), library.threads()) == (1, 3)
-    with library.alone(False), library.together():
-        assert (torch.get_num_threads(), library.threads()) == (3, 3)
-    assert (torch.get_num_threads(), library.threads()) == (3, 3)
+    native.choose("native")
+    assert native.threads() == 3
+    with native.alone():
+        assert (torch.get_num_threads(), native.threads()) == (1, 3)
+        with native.together():
+            assert (torch.get_num_threads(), native.threads()) == (3, 3)
+        with native.alone():
+            assert (torch.get_num_threads(), native.threads()) == (1, 3)
+        assert (torch.get_num_threads(), native.threads()) == (1, 3)
+    with native.alone(False), native.together():
+        assert (torch.get_num_threads(), native.threads()) == (3, 3)
+    assert (torch.get_num_threads(), native.threads()) == (3, 3)
 
 
 def test_each_caller_has_its_own_number(three_threads: None):
     """One leaves while another is inside, in every order."""
-    library.choose("native")
+    native.choose("native")
     begun, left, seen = threading.Event(), threading.Event(), list[tuple[int, int]]()
 
     def other() -> None:
         torch.set_num_threads(2)
-        with library.alone():
+        with native.alone():
             begun.set()
             assert left.wait(30)
-            with library.together():
-                seen.append((torch.get_num_threads(), library.threads()))
-        seen.append((torch.get_num_threads(), library.threads()))
+            with native.together():
+                seen.append((torch.get_num_threads(), native.threads()))
+        seen.append((torch.get_num_threads(), native.threads()))
 
     caller = threading.Thread(target=other)
-    with library.alone():
+    with native.alone():
         caller.start()
         assert begun.wait(30)
-        assert library.threads() == 3
+        assert native.threads() == 3
     left.set()
     caller.join()
     assert seen == [(2, 2), (2, 2)]
     torch.set_num_threads(3)
-    with library.alone():
-        assert library.threads() == 3
+    with native.alone():
+        assert native.threads() == 3
 
 
 def test_threads_come_back_from_an_error(three_threads: None):
-    library.choose("native")
-    with pytest.raises(KeyError), library.alone():
+    native.choose("native")
+    with pytest.raises(KeyError), native.alone():
         raise KeyError
-    assert (torch.get_num_threads(), library.threads()) == (3, 3)
+    assert (torch.get_num_threads(), native.threads()) == (3, 3)
 
 
 def test_what_is_loaded_is_told(monkeypatch: pytest.MonkeyPatch):
-    kernel = library.choose("native")
-    assert library.loaded() is kernel
+    kernel = native.choose("native")
+    assert native.loaded() is kernel
     monkeypatch.setenv("REGARD_KERNEL", "torch")
-    assert library.loaded() is None
-    with library.alone():
-        assert library.threads() == torch.get_num_threads()
+    assert native.loaded() is None
+    with native.alone():
+        assert native.threads() == torch.get_num_threads()
 
 
-if sys.platform.startswith("linux"):
-
-    def test_nothing_is_compiled_for_what_is_not_worth_it():
-        library.load.cache_clear()
-        assert library.loaded() is None
-        assert library.load.cache_info().currsize == 0
-        library.choose("native")
+def test_nothing_is_compiled_for_what_is_not_worth_it():
+    native.load.cache_clear()
+    assert native.loaded() is None
+    assert native.load.cache_info().currsize == 0
+    native.choose("native")
