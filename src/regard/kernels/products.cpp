@@ -30,13 +30,19 @@ constexpr int64_t FEW_ROWS = 2 * MOST_ROWS;  // up to here a thread prepares all
 constexpr int64_t ROW_CHUNK = 16 * MOST_ROWS, INPUT_CHUNK = 384;
 constexpr int64_t AHEAD_BYTES = 1024;  // weights are asked for so far ahead
 
+enum Kind : int64_t { FP32 = 0, BF16 = 1, INT8 = 2 };
+
+// Registers for sums: what else a tile holds has to fit beside them, or sums go to memory at every step.
+constexpr int sums_for(int64_t kind) { return WIDTH == 8 ? (kind == INT8 ? 8 : 12) : 24; }
+
+// Registers of a panel's row that are worked on at once: for the others the panel is gone through again.
+constexpr int parts_for(int64_t kind, int rows) { return rows * PARTS > sums_for(kind) ? PARTS / 2 : PARTS; }
+
 // Panels that are read side by side: as many streams as there are registers for.
-constexpr int panels_for(int rows) {
-    int fit = (WIDTH == 16 ? 24 : WIDTH == 8 ? 12 : 24) / (rows * PARTS);
+constexpr int panels_for(int64_t kind, int rows) {
+    int fit = sums_for(kind) / (rows * parts_for(kind, rows));
     return fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
 }
-
-enum Kind : int64_t { FP32 = 0, BF16 = 1, INT8 = 2 };
 enum Act : int64_t { NONE = 0, RELU = 1, GELU_TANH = 2, GELU_QUICK = 3, SILU = 4 };
 
 }  // namespace
@@ -77,9 +83,12 @@ inline void load(const char* at, Floats* w) {
     }
 }
 
+// Tiles are functions of their own: inlined into others, their sums do not stay in registers.
+#define TILE __attribute__((noinline)) void
+
 // Rows × P panels over some inputs; x by rows (stride), or packed by inputs, R numbers each.
 template <int64_t KIND, int R, int P, bool PACKED>
-void tile(const float* x, int64_t stride, const char* weights, int64_t bytes, int64_t inputs, float* out) {
+TILE tile(const float* x, int64_t stride, const char* weights, int64_t bytes, int64_t inputs, float* out) {
     constexpr int64_t STEP = PANEL * (KIND == FP32 ? 4 : 2);
     Floats sum[R][P][PARTS] = {};
     for (int64_t k = 0; k < inputs; ++k) {
@@ -87,7 +96,11 @@ void tile(const float* x, int64_t stride, const char* weights, int64_t bytes, in
 #pragma GCC unroll 8
         for (int p = 0; p < P; ++p) __builtin_prefetch(weights + p * bytes + k * STEP + AHEAD_BYTES);
 #pragma GCC unroll 8
-        for (int p = 0; p < P; ++p) load<KIND>(weights + p * bytes + k * STEP, w[p]);
+        for (int p = 0; p < P; ++p) {
+            load<KIND>(weights + p * bytes + k * STEP, w[p]);
+#pragma GCC unroll 4
+            for (int part = 0; part < PARTS; ++part) hold(w[p][part]);  // not to be loaded again for each row
+        }
 #pragma GCC unroll 16
         for (int r = 0; r < R; ++r) {
             float one = PACKED ? x[k * R + r] : x[r * stride + k];
@@ -111,9 +124,45 @@ void tile(const float* x, int64_t stride, const char* weights, int64_t bytes, in
 
 // -------------------------------------------------------------------------------------------------- one tile: integers
 
+#if defined(__AVX2__) && !defined(__AVX512BW__)
+constexpr bool IS_WIDENED = true;  // for many rows weights are made 16 bits once, not for each group of them
+
+inline void add(__m256i& sum, __m256i one, __m256i w) {
+#if defined(__AVXVNNI__)
+    sum = _mm256_dpwssd_avx_epi32(sum, one, w);
+#else
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(one, w));
+#endif
+}
+
+void widen(const char* weights, int64_t pairs, int16_t* wide) {
+    for (int64_t i = 0; i < pairs * PANEL * 2; i += 16)
+        *(__m256i_u*)(wide + i) = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)(weights + i)));
+}
+
+// Rows, packed by inputs, × a panel of widened weights.
+template <int R>
+TILE tile_wide(const int32_t* x, const int16_t* wide, int64_t pairs, int32_t* out) {
+    __m256i sum[R][2] = {};
+    for (int64_t k = 0; k < pairs; ++k)
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+            __m256i one = _mm256_set1_epi32(x[k * R + r]);
+            add(sum[r][0], one, *(const __m256i_u*)(wide + k * 32));
+            add(sum[r][1], one, *(const __m256i_u*)(wide + k * 32 + 16));
+        }
+    std::memcpy(out, sum, sizeof sum);
+}
+#else
+constexpr bool IS_WIDENED = false;
+inline void widen(const char*, int64_t, int16_t*) {}
+template <int R>
+void tile_wide(const int32_t*, const int16_t*, int64_t, int32_t*) {}
+#endif
+
 // Exact: |activation| ≤ levels, |weight| ≤ 127, and levels · 127 · inputs < 2³¹. A pair of inputs is one 32-bit number.
 template <int R, int P, bool PACKED>
-void tile_int8(const int32_t* x, int64_t stride, const char* weights, int64_t bytes, int64_t pairs, int32_t* out) {
+TILE tile_int8(const int32_t* x, int64_t stride, const char* weights, int64_t bytes, int64_t pairs, int32_t* out) {
 #if defined(__AVX512BW__)
     __m512i sum[R][P] = {};
     for (int64_t k = 0; k < pairs; ++k) {
@@ -135,33 +184,33 @@ void tile_int8(const int32_t* x, int64_t stride, const char* weights, int64_t by
     for (int r = 0; r < R; ++r)
         for (int p = 0; p < P; ++p) _mm512_storeu_si512(out + (r * P + p) * PANEL, sum[r][p]);
 #elif defined(__AVX2__)
-    __m256i sum[R][P][2] = {};
-    for (int64_t k = 0; k < pairs; ++k) {
-        __m256i w[P][2];
-#pragma GCC unroll 8
-        for (int p = 0; p < P; ++p) __builtin_prefetch(weights + p * bytes + k * 32 + AHEAD_BYTES);
-#pragma GCC unroll 8
-        for (int p = 0; p < P; ++p)
+    constexpr int PASS = parts_for(INT8, R);
 #pragma GCC unroll 2
-            for (int half = 0; half < 2; ++half)
-                w[p][half] = _mm256_cvtepi8_epi16(
-                    _mm_loadu_si128((const __m128i*)(weights + p * bytes + k * 32 + 16 * half)));
+    for (int first = 0; first < PARTS; first += PASS) {
+        __m256i sum[R][P][PASS] = {};
+        for (int64_t k = 0; k < pairs; ++k) {
+            __m256i w[P][PASS];
+#pragma GCC unroll 8
+            for (int p = 0; p < P; ++p) {
+                const char* at = weights + p * bytes + k * 32;
+                if (!first) __builtin_prefetch(at + AHEAD_BYTES);
+#pragma GCC unroll 2
+                for (int part = 0; part < PASS; ++part)
+                    w[p][part] = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)(at + 16 * (first + part))));
+            }
 #pragma GCC unroll 16
-        for (int r = 0; r < R; ++r) {
-            __m256i one = _mm256_set1_epi32(PACKED ? x[k * R + r] : x[r * stride + k]);
+            for (int r = 0; r < R; ++r) {
+                __m256i one = _mm256_set1_epi32(PACKED ? x[k * R + r] : x[r * stride + k]);
 #pragma GCC unroll 8
-            for (int p = 0; p < P; ++p)
+                for (int p = 0; p < P; ++p)
 #pragma GCC unroll 2
-                for (int half = 0; half < 2; ++half)
-#if defined(__AVXVNNI__)
-                    sum[r][p][half] = _mm256_dpwssd_avx_epi32(sum[r][p][half], one, w[p][half]);
-#else
-                    sum[r][p][half] = _mm256_add_epi32(sum[r][p][half], _mm256_madd_epi16(one, w[p][half]));
-#endif
+                    for (int part = 0; part < PASS; ++part) add(sum[r][p][part], one, w[p][part]);
+            }
         }
+        for (int r = 0; r < R; ++r)
+            for (int p = 0; p < P; ++p)
+                std::memcpy(out + (r * P + p) * PANEL + first * WIDTH, sum[r][p], sizeof sum[r][p]);
     }
-    for (int r = 0; r < R; ++r)
-        for (int p = 0; p < P; ++p) std::memcpy(out + (r * P + p) * PANEL, sum[r][p], sizeof(int32_t) * PANEL);
 #else
     int32_t sum[R][P][PANEL] = {};
     for (int64_t k = 0; k < pairs; ++k)
@@ -286,12 +335,15 @@ struct Groups {
 
 template <int64_t KIND, int R, int P, bool PACKED>
 void one(const Call& c, const void* x, int64_t stride, int64_t row, int64_t panel, int64_t from, int64_t inputs,
-         const float* scales_N) {
+         const float* scales_N, const int16_t* wide) {
     int64_t bytes = panel_bytes(c.m);
     const char* weights = (const char*)c.m.weights + panel * bytes;
     if constexpr (KIND == INT8) {
         alignas(64) int32_t out[R * P * PANEL];
-        tile_int8<R, P, PACKED>((const int32_t*)x, stride, weights, bytes, inputs, out);
+        if (PACKED && IS_WIDENED)
+            tile_wide<R>((const int32_t*)x, wide, inputs, out);
+        else
+            tile_int8<R, P, PACKED>((const int32_t*)x, stride, weights, bytes, inputs, out);
         give_int8<P>(c, out, R, row, panel, scales_N);
     } else {
         alignas(64) float out[R * P * PANEL];
@@ -304,14 +356,14 @@ void one(const Call& c, const void* x, int64_t stride, int64_t row, int64_t pane
 // Some rows (R of them) × some panels.
 template <int64_t KIND, bool PACKED, int R = MOST_ROWS>
 void strip(const Call& c, int rows, const void* x, int64_t stride, int64_t row, int64_t panel, int64_t end,
-           int64_t from, int64_t inputs, const float* scales_N) {
+           int64_t from, int64_t inputs, const float* scales_N, const int16_t* wide = nullptr) {
     if constexpr (R > 1) {
         if (rows < R)
-            return strip<KIND, PACKED, R - 1>(c, rows, x, stride, row, panel, end, from, inputs, scales_N);
+            return strip<KIND, PACKED, R - 1>(c, rows, x, stride, row, panel, end, from, inputs, scales_N, wide);
     }
-    constexpr int P = panels_for(R);
-    for (; panel + P <= end; panel += P) one<KIND, R, P, PACKED>(c, x, stride, row, panel, from, inputs, scales_N);
-    for (; panel < end; ++panel) one<KIND, R, 1, PACKED>(c, x, stride, row, panel, from, inputs, scales_N);
+    constexpr int P = panels_for(KIND, R);
+    for (; panel + P <= end; panel += P) one<KIND, R, P, PACKED>(c, x, stride, row, panel, from, inputs, scales_N, wide);
+    for (; panel < end; ++panel) one<KIND, R, 1, PACKED>(c, x, stride, row, panel, from, inputs, scales_N, wide);
 }
 
 // A thread's panels of a call of few rows.
@@ -375,12 +427,16 @@ void many(const Call& c, int threads) {
             });
             Threads::run(threads, [&](int number) {
                 int64_t begin = share(panels, number, threads), end = share(panels, number + 1, threads);
-                for (int64_t panel = begin; panel < end; ++panel)
+                thread_local std::vector<int16_t> wide;
+                if (KIND == INT8 && IS_WIDENED) wide.resize(inputs * PANEL * 2);
+                for (int64_t panel = begin; panel < end; ++panel) {
+                    if (KIND == INT8) widen((const char*)c.m.weights + panel * panel_bytes(c.m), inputs, wide.data());
                     for (int64_t group = 0; group < groups.count; ++group) {
                         int64_t first = groups.first(group), rows = groups.first(group + 1) - first;
                         strip<KIND, true>(c, rows, packed.data() + first * count, 0, row + first, panel, panel + 1,
-                                          from, count, scales_N + first);
+                                          from, count, scales_N + first, wide.data());
                     }
+                }
                 if (from + count == inputs) finish(c, row, std::min(ROW_CHUNK, c.rows - row), begin, end);
             });
         }

@@ -28,6 +28,17 @@ inline Floats all(float x) {
     return y + x;
 }
 
+// Have a number stay in a register: the compiler might rather load it again wherever it is used.
+inline void hold(Floats& x) {
+#if defined(__x86_64__)
+    __asm__("" : "+x"(x));
+#elif defined(__aarch64__)
+    __asm__("" : "+w"(x));
+#else
+    (void)x;
+#endif
+}
+
 inline float sum(Floats x) {
 #if defined(__AVX512F__)
     return _mm512_reduce_add_ps((__m512)x);
