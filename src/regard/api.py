@@ -13,7 +13,7 @@ from regard.places import on_disk
 # What a function needs is imported where it is called: to load a model for use takes no trainer, no page and no scorer.
 if TYPE_CHECKING:
     from regard.decoding import DecodeOptions
-    from regard.layers.packed import Precision
+    from regard.layers.packed_linear import Precision
     from regard.looking import Maps
     from regard.tasks.convert import Converted
     from regard.tasks.embedder import Embedder

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from regard.kernels import native
-from regard.layers.packed import PackedLinear
+from regard.layers.packed_linear import PackedLinear
 
 
 @pytest.fixture

@@ -16,7 +16,8 @@ from regard.attention.backends import static
 from regard.errors import ResourceError, UsageError
 from regard.kernels import native
 from regard.layers.mlp import ACTIVATIONS, MLP
-from regard.layers.packed import PackedLinear, is_packed, levels, pack, packing_error, ready
+from regard.layers.packed import is_packed, pack, packing_error, ready
+from regard.layers.packed_linear import PackedLinear, levels
 from regard.models.bert import Bert, BertConfig
 from regard.models.gpt import GPT, GPTConfig
 from regard.models.llama import Llama, LlamaConfig
@@ -347,7 +348,7 @@ CHECK = """
 import torch
 from regard.kernels import native
 from regard.layers.mlp import ACTIVATIONS, MLP
-from regard.layers.packed import PackedLinear
+from regard.layers.packed_linear import PackedLinear
 layer = PackedLinear(torch.eye(3), None, "int8", native.choose())
 print(layer.kernel is not None, layer(torch.tensor([[1.0, 2.0, 3.0]])).round().tolist(), native.describe())
 """

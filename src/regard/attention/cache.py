@@ -71,12 +71,12 @@ class KVCache:
     @property
     def k_BCGK(self) -> Tensor:
         """Keys; only the first ``lengths_B`` places of a slot mean anything, the others hold finite numbers."""
-        return self.k_store if len(self.k_store) == self.past.slots else self.k_store[: self.past.slots]
+        return self.k_store if self.k_store.shape[0] == self.past.slots else self.k_store[: self.past.slots]
 
     @property
     def v_BCGK(self) -> Tensor:
         """Values, likewise."""
-        return self.v_store if len(self.v_store) == self.past.slots else self.v_store[: self.past.slots]
+        return self.v_store if self.v_store.shape[0] == self.past.slots else self.v_store[: self.past.slots]
 
     @property
     def lengths_B(self) -> Tensor:
@@ -119,7 +119,7 @@ class KVCache:
         Returns:
             This cache where there is room already; else one with more, at most twice as much as asked for.
         """
-        more_slots = max(slots - len(self.k_store), 0)
+        more_slots = max(slots - self.k_store.shape[0], 0)
         more = max(round_up(capacity) - self.k_store.shape[1], 0) if capacity > self.k_store.shape[1] else 0
         if not more and not more_slots:
             return self
@@ -154,20 +154,37 @@ class KVCache:
             UsageError: The new tokens are not of one sequence for each slot.
             ContextError: A slot would hold more than its capacity.
         """
-        if len(segments) != self.past.slots or k_NGK.shape[0] != segments.num_rows:
-            what = f"{k_NGK.shape[0]} rows of {len(segments)} sequences for {self.past.slots} slots"
+        grown = self.after(segments, k_NGK.shape[0])
+        if not len(k_NGK):
+            return grown
+        for mine, new in ((self.k_BCGK, k_NGK), (self.v_BCGK, v_NGK)):
+            if self.past.even and segments.form == "uniform":
+                mine[:, self.max_len : grown.max_len] = new.view(len(segments), -1, *new.shape[1:])
+            else:
+                mine[self.past.places(segments)] = new
+        return grown
+
+    def after(self, segments: Segments, rows: int) -> KVCache:
+        """Give the cache as it is when new tokens have come, for who writes them to their places.
+
+        Args:
+            segments: Which slot they go to: one sequence for each slot, uniform or ragged.
+            rows: How many they are.
+
+        Returns:
+            The cache with them; this one is used up.
+
+        Raises:
+            UsageError: The new tokens are not of one sequence for each slot.
+            ContextError: A slot would hold more than its capacity.
+        """
+        if len(segments) != self.past.slots or rows != segments.num_rows:
+            what = f"{rows} rows of {len(segments)} sequences for {self.past.slots} slots"
             raise UsageError(what, where="KVCache.append", mend="give one sequence for each slot")
         past = self.past.after(segments)
         if past.max_len > self.k_store.shape[1]:
             most = segments.max_len if segments.form == "uniform" else max(segments.lengths, default=0)
             raise ContextError(f"{self.max_len} + {most} tokens in a cache for {self.k_store.shape[1]}")
-        if not len(k_NGK):
-            return replace(self, past=past)
-        for mine, new in ((self.k_BCGK, k_NGK), (self.v_BCGK, v_NGK)):
-            if self.past.even and segments.form == "uniform":
-                mine[:, self.max_len : past.max_len] = new.view(len(segments), -1, *new.shape[1:])
-            else:
-                mine[self.past.places(segments)] = new
         return KVCache(self.k_store, self.v_store, past)
 
     def select(self, index_R: Tensor) -> KVCache:

@@ -10,6 +10,8 @@ from torch import Tensor
 from regard.attention.masks import Mask, causal
 from regard.attention.segments import Segments
 
+_CAUSAL = causal()
+
 
 class Past:
     """Slots of which the first places are filled: one row of tokens a slot.
@@ -57,6 +59,11 @@ class Past:
         return self.lengths_B.shape[0]
 
     @property
+    def on_host(self) -> bool:
+        """The host knows where new tokens go."""
+        return self.known is not None
+
+    @property
     def rows(self) -> int:
         """Rows of tokens that go on."""
         return self.slots
@@ -68,8 +75,8 @@ class Past:
 
     @property
     def mask(self) -> Mask:
-        """What new tokens may attend to in their slot."""
-        return causal()
+        """What new tokens may attend to in their slot: the same object each time."""
+        return _CAUSAL
 
     def new(self, tokens: int = 1) -> Segments:
         """Give the segments of new tokens, the same number for each slot.

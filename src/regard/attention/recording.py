@@ -221,6 +221,11 @@ class paused:  # noqa: N801 - used like a function: with paused()
         _active.reset(self._token)
 
 
+def is_watched(site: Site) -> bool:
+    """Say whether a recorder waits for what a layer attends to."""
+    return any(id(site) in recorder._names for recorder in _active.get())
+
+
 def offer(
     site: Site | None,
     q_NHK: Tensor,

@@ -104,6 +104,11 @@ def _chosen(model: nn.Module, heads: Heads, where: str) -> dict[Site, tuple[str,
 _active: ContextVar[tuple[silence, ...]] = ContextVar("regard_silenced", default=())
 
 
+def is_silenced(site: Site) -> bool:
+    """Say whether heads of a layer are silent."""
+    return any(site in one._chosen for one in _active.get())
+
+
 def heard(site: Site | None, context_NHV: Tensor) -> Tensor:
     """Give an attention call's contexts without those of silenced heads; :func:`regard.attention.attend` calls this."""
     if site is None or torch.compiler.is_compiling():

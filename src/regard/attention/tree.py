@@ -65,6 +65,10 @@ class Tree(Past):
         return len(self.reach_BKW)
 
     @property
+    def on_host(self) -> bool:
+        return True
+
+    @property
     def rows(self) -> int:
         return self.depth_BK.numel()
 

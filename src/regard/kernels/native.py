@@ -29,8 +29,8 @@ from regard.files import write_aside
 from regard.places import cache_folder
 
 FOLDER = Path(__file__).parent
-SOURCES = tuple(FOLDER / name for name in ("products.cpp", "slots.cpp"))
-_HEADERS = tuple(FOLDER / name for name in ("threads.h", "vectors.h"))
+SOURCES = tuple(FOLDER / name for name in ("products.cpp", "slots.cpp", "blocks.cpp"))
+_HEADERS = tuple(FOLDER / name for name in ("calls.h", "threads.h", "vectors.h"))
 HUGE_BYTES = 1 << 21  # of a huge page; weights that lie in such are read a tenth faster
 
 _OPTIONS = (
@@ -77,6 +77,7 @@ class Kernel:
     Attributes:
         linear: (matrix, x, rows, numbers from row to row, y, threads).
         slots: (slots, threads).
+        block: (block, step, threads).
         log_norms: (x, rows, numbers of a row, numbers from row to row, y in float64, threads).
 
     Raises:
@@ -94,6 +95,9 @@ class Kernel:
         self.slots = library.regard_slots
         self.slots.argtypes = [pointer, ctypes.c_int]
         self.slots.restype = None
+        self.block = library.regard_block
+        self.block.argtypes = [pointer, pointer, ctypes.c_int]
+        self.block.restype = None
         self.log_norms = library.regard_log_norms
         self.log_norms.argtypes = [pointer, number, number, number, pointer, ctypes.c_int]
         self.log_norms.restype = None

@@ -18,6 +18,7 @@
 #include <sys/mman.h>
 #endif
 
+#include "calls.h"
 #include "threads.h"
 #include "vectors.h"
 
@@ -44,17 +45,6 @@ constexpr int panels_for(int64_t kind, int rows) {
     return fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
 }
 enum Act : int64_t { NONE = 0, RELU = 1, GELU_TANH = 2, GELU_QUICK = 3, SILU = 4 };
-
-}  // namespace
-
-extern "C" struct Matrix {
-    int64_t kind, outputs, inputs, act, levels;  // levels: the greatest quantized activation, int8 alone
-    const void* weights;
-    const float* scales;  // int8 alone
-    const float* bias;    // or null
-};
-
-namespace {
 
 int64_t panel_bytes(const Matrix& m) {
     switch (m.kind) {

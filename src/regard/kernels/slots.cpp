@@ -8,20 +8,9 @@
 #include <limits>
 #include <vector>
 
+#include "calls.h"
 #include "threads.h"
 #include "vectors.h"
-
-// See regard.kernels.native.Slots.
-extern "C" struct Slots {
-    const float *q, *k, *v;
-    float* y;
-    const float* mask;       // or null
-    const int64_t* lengths;  // or null
-    int64_t slots, queries, heads, groups, key, value, keys;
-    int64_t q_row, q_head, k_slot, k_row, v_slot, v_row;
-    int64_t mask_slot, mask_head, mask_row;
-    float scale;
-};
 
 namespace {
 

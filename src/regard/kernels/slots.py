@@ -41,25 +41,55 @@ def attend(
     masks = () if attn_mask is None else (attn_mask,)
     if torch.is_grad_enabled() and any(x.requires_grad for x in (*inputs, *masks)):
         return None
-    (count, queries, heads, key), (bound, groups, value) = q_BTHK.shape, v_BSGK.shape[1:]
+    if attn_mask is not None and attn_mask.dtype != torch.float32:
+        return None
+    count, queries, heads, _ = q_BTHK.shape
+    slots, kept = describe(queries, heads, k_BSGK, v_BSGK, attn_mask, lengths_B, scale)
+    y_NHK = q_BTHK.new_empty(count * queries, heads, v_BSGK.shape[3])
+    slots.q, slots.y = q_BTHK.data_ptr(), y_NHK.data_ptr()
+    # Slots follow each other at one distance.
+    slots.q_row, slots.q_head = q_BTHK.stride(0) if queries == 1 else q_BTHK.stride(1), q_BTHK.stride(2)
+    kernel.slots(ctypes.addressof(slots), native.threads())
+    del kept
+    return y_NHK
+
+
+def describe(
+    queries: int,
+    heads: int,
+    k_BSGK: Tensor,
+    v_BSGK: Tensor,
+    attn_mask: Tensor | None,
+    lengths_B: Tensor | None,
+    scale: float | None,
+) -> tuple[native.Slots, tuple[Tensor | None, ...]]:
+    """Say what is attended to, without the queries and the place of the result.
+
+    Args:
+        queries: T, of each slot.
+        heads: H.
+        k_BSGK: As for :func:`attend`.
+        v_BSGK: Likewise.
+        attn_mask: Likewise.
+        lengths_B: Likewise.
+        scale: Likewise.
+
+    Returns:
+        What the kernel is told, and the tensors that have to live until it has run.
+    """
+    (count, bound, groups, key), value = k_BSGK.shape, v_BSGK.shape[3]
     mask, strides = 0, (0, 0, 0)
     if attn_mask is not None:
-        if attn_mask.dtype != torch.float32:
-            return None
         attn_mask = attn_mask.expand(count, heads, queries, bound)
         attn_mask = attn_mask if attn_mask.stride(3) == 1 else attn_mask.contiguous()
         mask, strides = attn_mask.data_ptr(), attn_mask.stride()[:3]
-    q_row = q_BTHK.stride(0) if queries == 1 else q_BTHK.stride(1)  # slots follow each other at one distance
-    y_NHK = q_BTHK.new_empty(count * queries, heads, value)
     slots = native.Slots(
-        *(x.data_ptr() for x in (*inputs, y_NHK)),
-        mask,
-        0 if lengths_B is None else lengths_B.data_ptr(),
+        *(0, k_BSGK.data_ptr(), v_BSGK.data_ptr(), 0),
+        *(mask, 0 if lengths_B is None else lengths_B.data_ptr()),
         *(count, queries, heads, groups, key, value, bound),
-        *(q_row, q_BTHK.stride(2)),
+        *(0, 0),
         *(k_BSGK.stride(0), k_BSGK.stride(1), v_BSGK.stride(0), v_BSGK.stride(1)),
         *strides,
         key**-0.5 if scale is None else scale,
     )
-    kernel.slots(ctypes.addressof(slots), native.threads())
-    return y_NHK
+    return slots, (k_BSGK, v_BSGK, attn_mask, lengths_B)

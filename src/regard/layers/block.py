@@ -15,6 +15,12 @@ from regard.layers.drop_path import DropPath
 from regard.layers.mlp import MLP
 from regard.layers.windows import Windows
 
+# Block.extend in another way, given its arguments: what that gives, or None for what it does not serve.
+Own = Callable[
+    [Tensor, Segments, KVCache, KVCache | None, Segments | None, Mask | None, Bias | None],
+    tuple[Tensor, KVCache] | None,
+]
+
 
 class Block(nn.Module):
     """x ← x + sublayer(norm(x)) (pre) or norm(x + sublayer(x)) (post), for self-attention, cross-attention and MLP.
@@ -37,6 +43,9 @@ class Block(nn.Module):
         make_norm: Makes a norm from a width and an epsilon: layer norm, or root mean square norm.
         gated: The MLP has a gate.
         use_bias: Projections have biases.
+
+    Attributes:
+        own: Asked first for each step of cached decoding, where it was packed so; else None.
 
     Raises:
         ConfigError: The norm is neither pre nor post.
@@ -88,6 +97,7 @@ class Block(nn.Module):
         self.mlp = MLP(embed_dim, mlp_dim, activation, mlp_dropout_p, gated=gated, use_bias=use_bias)
         self.mlp_norm = make_norm(embed_dim, norm_eps)
         self.dropout, self.drop_path = nn.Dropout(dropout_p), DropPath(drop_path_p)
+        self.own: Own | None = None
 
     def _before(self, x_ND: Tensor, norm: nn.Module) -> Tensor:
         return norm(x_ND) if self.pre else x_ND
@@ -181,6 +191,10 @@ class Block(nn.Module):
         Returns:
             y_ND and the cache with the new tokens.
         """
+        if self.own is not None:
+            found = self.own(x_ND, segments, cache, context, context_segments, mask, bias)
+            if found is not None:
+                return found
         update_ND, cache = self.self_attn.extend(
             self._before(x_ND, self.self_norm), segments, cache, mask=mask, bias=bias
         )

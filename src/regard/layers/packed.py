@@ -1,302 +1,32 @@
-"""Linear layers whose weights were laid out once, for use on a CPU: float32, bfloat16 or int8.
+"""Models whose weights were laid out once, for use on a CPU.
 
     pack(model, "int8")
 
-When a model writes one token after another, reading its weights is the limit. Here they are read from one end to the
-other by few streams, and in fewer bytes where that is asked for:
-
-========== ====== ========================= ==================================================================
-precision  bytes  weights                   products
-========== ====== ========================= ==================================================================
-fp32       4      as they are               float32
-bf16       2      rounded to bfloat16       float32
-int8       1      rounded to 255 steps for  exact in integers: inputs have levels steps on each side, at least
-                  each output               11 bits and 15 at most, of their row's greatest magnitude
-========== ====== ========================= ==================================================================
-
-An int8 product is y[o] = float32(Σ_i q_x[i] q_w[o, i]) · s_w[o] · s_x + b[o] with
-
-    s_w[o] = max_i |w[o, i]| / 127,       q_w[o, i] = round(w[o, i] · (127 / max_i |w[o, i]|)),
-    s_x    = max_i |x[i]| / levels,       q_x[i]    = round(x[i] · (levels / max_i |x[i]|)),
-
-halves to even, levels = min(32,767, ⌊(2³¹ − 1) / (127 · inputs)⌋), the most with which no sum can leave 32 bits. A row
-depends on itself alone, never on those beside it. A row of inputs with a number that is not finite gives NaN.
-
-Of many rows (:data:`MANY_ROWS`) floats are laid out anew for PyTorch's product of matrices, which is quicker there.
-
-Our own kernels and PyTorch's products compute the same integers; all else agrees up to float32's rounding of sums.
+Linear layers become packed ones (see :mod:`regard.layers.packed_linear` for what is rounded); and where the kernels are
+our own, attention into slots and the blocks of cached decoding go to them too.
 """
 
 from __future__ import annotations
 
-import ctypes
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Literal, Self, get_args
+from typing import get_args
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from regard.attention import MultiHeadAttention
 from regard.attention.backends import static
 from regard.errors import UsageError
-from regard.kernels import native, slots
-from regard.kernels.native import HUGE_BYTES, Kernel, Matrix, choose
+from regard.kernels import slots
+from regard.kernels.native import Kernel, choose
+from regard.layers.block import Block
 from regard.layers.mlp import ACTIVATIONS, MLP
+from regard.layers.packed_block import PackedBlock
+from regard.layers.packed_linear import PANEL, PackedLinear, Precision
 from regard.layers.recurrent import Recurrent
 
-Precision = Literal["fp32", "bf16", "int8"]
-
-PANEL = 16  # outputs that stand side by side; the kernels' number
-MANY_ROWS = 256  # from here on laying floats out anew costs less than PyTorch's product of matrices gains
-_CHUNK = 4096  # outputs that are rounded or widened at once
 _FEW_WEIGHTS = 1 << 22  # 16 MB in float32
-_KINDS: dict[str, int] = {"fp32": 0, "bf16": 1, "int8": 2}
-_ACTS = {"": 0, "relu": 1, "gelu-tanh": 2, "gelu-quick": 3, "silu": 4}
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
-
-
-class PackedLinear(nn.Module):
-    """y = f(x Wᵀ + b) with a packed W; it has neither parameters nor a state, and no gradient goes through it.
-
-    Args:
-        weight_OI: float32, the weights W.
-        bias_O: float32; None for none.
-        precision: Of the weights.
-        kernel: Our own kernels; None for PyTorch's products.
-
-    Attributes:
-        in_features: Width of an input.
-        out_features: Width of an output.
-        precision: Of the weights.
-        activation: Name of f; empty where there is none.
-        error: Greatest error of a few random rows' products, relative to the greatest of these; 0 for fp32.
-    """
-
-    def __init__(
-        self, weight_OI: Tensor, bias_O: Tensor | None, precision: Precision, kernel: Kernel | None = None
-    ) -> None:
-        super().__init__()
-        self.out_features, self.in_features = weight_OI.shape
-        self.precision: Precision = precision
-        self.kernel = kernel
-        self.activation = ""
-        # Plain attributes: neither parameters nor buffers, so that no optimizer, no file and no .to() takes them.
-        self.bias_O = None if bias_O is None else bias_O.detach().clone()
-        self.scales_O: Tensor | None = None
-        if precision == "int8":
-            self.scales_O = torch.cat([part.abs().amax(1) / 127.0 for part in weight_OI.detach().split(_CHUNK)])
-        panels = -(-self.out_features // PANEL) * PANEL
-        inputs = self.in_features + (self.in_features % 2 if precision == "int8" else 0)
-        rows = self.out_features if kernel is None else panels
-        self.weights = _room(rows * inputs, _DTYPES[precision], kernel)
-        self._fill(weight_OI.detach(), inputs)
-        self._bind()
-        self.error = 0.0 if precision == "fp32" else self._measured(weight_OI.detach())
-
-    @torch.no_grad()
-    def _measured(self, weight_OI: Tensor) -> float:
-        """Compare products of a few rows, drawn from a normal distribution, with those of the weights as they were."""
-        x_NI = torch.randn(4, self.in_features, generator=torch.Generator().manual_seed(0))
-        exact_NO = nn.functional.linear(x_NI, weight_OI, None if self.bias_O is None else self.bias_O)
-        most = float(exact_NO.abs().max())
-        return float((self(x_NI) - exact_NO).abs().max()) / most if most else 0.0
-
-    def _fill(self, weight_OI: Tensor, inputs: int) -> None:
-        """Round the weights and lay them out, some outputs at a time."""
-        for first in range(0, self.out_features, _CHUNK):
-            some_OI = self._rounded(weight_OI[first : first + _CHUNK])
-            filling = (0, inputs - self.in_features, 0, -len(some_OI) % PANEL if self.kernel else 0)
-            laid = nn.functional.pad(some_OI, filling)
-            to = self.weights[first * inputs :][: laid.numel()]
-            if self.kernel is None:
-                to.view_as(laid).copy_(laid)
-            elif self.precision == "fp32":
-                to.view(-1, inputs, PANEL).copy_(laid.unflatten(0, (-1, PANEL)).transpose(1, 2))
-            elif self.precision == "bf16":
-                to.view(-1, inputs, PANEL // 2, 2).copy_(laid.unflatten(0, (-1, 2, PANEL // 2)).permute(0, 3, 2, 1))
-            else:
-                pairs = laid.unflatten(1, (-1, 2)).unflatten(0, (-1, PANEL)).transpose(1, 2)
-                to.view(-1, inputs // 2, PANEL, 2).copy_(pairs)
-
-    def _rounded(self, weight_OI: Tensor) -> Tensor:
-        if self.precision != "int8":
-            return weight_OI.to(_DTYPES[self.precision])
-        most_O1 = weight_OI.abs().amax(1, keepdim=True)
-        steps = weight_OI * (torch.full_like(most_O1, 127.0) / most_O1)
-        return torch.nan_to_num(steps.round(), 0.0, 0.0, 0.0).to(torch.int8)
-
-    def _bind(self) -> None:
-        """Tell the kernels where everything lies."""
-        if self.kernel is None:
-            return
-        places = (None if one is None else one.data_ptr() for one in (self.weights, self.scales_O, self.bias_O))
-        self._matrix = Matrix(
-            _KINDS[self.precision],
-            self.out_features,
-            self.in_features,
-            _ACTS[self.activation],
-            levels(self.in_features),
-            *places,
-        )
-        self._call, self._at = self.kernel.linear, ctypes.addressof(self._matrix)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Multiply.
-
-        Args:
-            x: float32 on the CPU, (…, in_features).
-
-        Returns:
-            y, (…, out_features).
-
-        Raises:
-            UsageError: x is of another dtype, device or width, or a gradient is to go through it.
-        """
-        if not x.is_cpu or x.dtype is not torch.float32 or x.shape[-1] != self.in_features:
-            what = f"x {tuple(x.shape)}, {x.dtype} on {x.device}, for packed weights of {self.in_features} inputs"
-            raise UsageError(what, where="PackedLinear", mend="give float32 on the CPU")
-        if x.requires_grad and torch.is_grad_enabled():
-            raise UsageError("a gradient through packed weights", where="PackedLinear", mend="use the plain model")
-        if self.kernel is None:
-            return self._by_torch(x)
-        if self.precision != "int8" and x.numel() >= MANY_ROWS * self.in_features:
-            y = nn.functional.linear(x, self.unpacked(), self.bias_O)
-            return ACTIVATIONS[self.activation](y) if self.activation else y
-        stride = x.stride(0) if x.dim() == 2 and x.stride(1) == 1 else 0
-        if stride < self.in_features:
-            x, stride = x.contiguous(), self.in_features
-        y = x.new_empty((*x.shape[:-1], self.out_features))
-        rows = x.numel() // self.in_features
-        self._call(self._at, x.data_ptr(), rows, stride, y.data_ptr(), native.threads())
-        return y
-
-    def _by_torch(self, x: Tensor) -> Tensor:
-        weight_OI = self.weights.view(self.out_features, -1)[:, : self.in_features]
-        if self.precision == "fp32":
-            return nn.functional.linear(x, weight_OI, self.bias_O)
-        if self.scales_O is None:
-            y = torch.cat([nn.functional.linear(x, part.float()) for part in weight_OI.split(_CHUNK)], -1)
-        else:
-            most = x.abs().amax(-1, keepdim=True)
-            most = torch.where(most.isfinite(), most, torch.nan)
-            scale = most / float(levels(self.in_features))
-            scale = torch.where(scale < torch.finfo(torch.float32).tiny, 0.0, scale)
-            steps = x * (torch.full_like(most, float(levels(self.in_features))) / most)
-            whole = torch.where(scale > 0, steps.round(), 0.0).double()
-            # Sums of whole numbers below 2³¹ are exact in float64.
-            sums = torch.cat([nn.functional.linear(whole, part.double()) for part in weight_OI.split(_CHUNK)], -1)
-            y = sums.float() * self.scales_O * scale
-        return y if self.bias_O is None else y + self.bias_O
-
-    def activated(self, activation: str) -> bool:
-        """Apply an activation to the outputs while they are at hand.
-
-        Args:
-            activation: Its name in :data:`regard.layers.mlp.ACTIVATIONS`.
-
-        Returns:
-            Whether the kernels have it; else nothing changes.
-        """
-        if self.kernel is None or not _ACTS.get(activation) or self.activation:
-            return False
-        self.activation = activation
-        self._bind()
-        return True
-
-    def part(self, first: int, count: int) -> PackedLinear | None:
-        """Give some outputs as a layer of their own, on the same memory.
-
-        Args:
-            first: The first of them.
-            count: How many.
-
-        Returns:
-            The layer; None where they do not stand at a panel's begin.
-        """
-        if self.kernel is not None and first % PANEL:
-            return None
-        part = PackedLinear.__new__(PackedLinear)
-        nn.Module.__init__(part)
-        part.in_features, part.out_features = self.in_features, count
-        part.precision, part.kernel, part.error = self.precision, self.kernel, self.error
-        part.activation = self.activation
-        part.bias_O = None if self.bias_O is None else self.bias_O[first : first + count]
-        part.scales_O = None if self.scales_O is None else self.scales_O[first : first + count]
-        inputs = self.in_features + (self.in_features % 2 if self.precision == "int8" else 0)
-        rows = count if self.kernel is None else -(-count // PANEL) * PANEL
-        part.weights = self.weights[first * inputs : (first + rows) * inputs]
-        part._bind()
-        return part
-
-    def unpacked(self) -> Tensor:
-        """Give the weights as they count, made anew.
-
-        Returns:
-            float32, weight_OI.
-        """
-        inputs = self.in_features + (self.in_features % 2 if self.precision == "int8" else 0)
-        if self.kernel is None:
-            weight_OI = self.weights.view(-1, inputs)
-        elif self.precision == "fp32":
-            weight_OI = self.weights.view(-1, inputs, PANEL).transpose(1, 2).flatten(0, 1)
-        elif self.precision == "bf16":
-            weight_OI = self.weights.view(-1, inputs, PANEL // 2, 2).permute(0, 3, 2, 1).flatten(0, 2)
-        else:
-            weight_OI = self.weights.view(-1, inputs // 2, PANEL, 2).transpose(1, 2).flatten(2).flatten(0, 1)
-        weight_OI = weight_OI[: self.out_features, : self.in_features].float()
-        return weight_OI if self.scales_O is None else weight_OI * self.scales_O[:, None]
-
-    def train(self, mode: bool = True) -> Self:
-        if mode:
-            raise UsageError("packed weights cannot be trained", where="PackedLinear", mend="load the plain model")
-        return super().train(mode)
-
-    def extra_repr(self) -> str:
-        path = "torch" if self.kernel is None else "native"
-        return f"{self.in_features}, {self.out_features}, bias={self.bias_O is not None}, {self.precision}, {path}"
-
-    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        mend = "save the plain model"
-        raise UsageError("packed weights cannot be saved", where=prefix.rstrip(".") or "PackedLinear", mend=mend)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out what points into this process's memory; copies of models are made through here."""
-        hidden = {"_matrix", "_call", "_at", "kernel"}
-        return {key: value for key, value in self.__dict__.items() if key not in hidden} | {"own": bool(self.kernel)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        own = state.pop("own")
-        self.__dict__.update(state)
-        self.kernel = choose("native") if own else None
-        self._bind()
-
-
-def levels(inputs: int) -> int:
-    """Say in how many steps, on each side of zero, an int8 product takes its inputs.
-
-    Args:
-        inputs: Width of an input.
-
-    Returns:
-        The greatest number with which no sum leaves 32 bits, 32,767 at most.
-
-    Example:
-        >>> levels(768), levels(3072)
-        (22017, 5504)
-    """
-    return min(32767, (2**31 - 1) // (127 * max(inputs, 1)))
-
-
-def _room(count: int, dtype: torch.dtype, kernel: Kernel | None) -> Tensor:
-    """Make room for weights; for our own kernels in huge pages, where there are many."""
-    size = count * dtype.itemsize
-    if kernel is None or size < 2 * HUGE_BYTES:
-        return torch.zeros(count, dtype=dtype)
-    memory = torch.empty(size + HUGE_BYTES, dtype=torch.uint8)
-    begin = -memory.data_ptr() % HUGE_BYTES
-    kernel.huge(memory.data_ptr() + begin, size)
-    return memory[begin : begin + size].view(dtype)
 
 
 def pack(model: nn.Module, precision: str = "fp32", kernel: str | None = None) -> nn.Module:
@@ -345,6 +75,9 @@ def pack(model: nn.Module, precision: str = "fp32", kernel: str | None = None) -
         name = next((name for name, one in ACTIVATIONS.items() if one is mlp.activation), "")
         if isinstance(first, PackedLinear) and places[first] == 1 and first.activated(name):
             mlp.activation = nn.Identity()
+    if own is not None:
+        for block in [module for module in model.modules() if isinstance(module, Block)]:
+            block.own = PackedBlock(block)
     return model
 
 

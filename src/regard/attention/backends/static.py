@@ -45,25 +45,52 @@ def run(
         return nothing(q_NHK, k_MGK, v_MGK)
     q_BTHK = q_NHK.view(count, queries, *q_NHK.shape[1:])
     k_BSGK, v_BSGK = (x.view(count, k_segments.capacity, *x.shape[1:])[:, :bound] for x in (k_MGK, v_MGK))
-    # Slots need a mask unless the host knows that all are full up to the bound.
-    known = k_segments.known_lengths
-    is_filled = known is None or min(known) < bound
+    is_filled = _is_filled(k_segments)
     if is_filled and not k_segments.clean:
         beyond_BS = torch.arange(bound, device=q_NHK.device)[None] >= k_segments.lengths_B[:, None]
         k_BSGK, v_BSGK = (x.masked_fill(beyond_BS[:, :, None, None], 0.0) for x in (k_BSGK, v_BSGK))
-    # One new query stands at the last key: it sees all that there is.
-    mask = None if queries == 1 and mask is not None and mask.window() == (-1, 0) else mask
-    asked = None if dropout_p or torch.compiler.is_compiling() else own
-    if asked is not None and mask is None and bias is None:
-        lengths_B = k_segments.lengths_B if is_filled else None
-        if (found := asked(q_BTHK, k_BSGK, v_BSGK, None, lengths_B, score.scale)) is not None:
+    if own is not None and not dropout_p and not torch.compiler.is_compiling():
+        attn_mask, lengths_B = limits(q_BTHK, q_segments, k_segments, mask, bias)
+        if (found := own(q_BTHK, k_BSGK, v_BSGK, attn_mask, lengths_B, score.scale)) is not None:
             return found
+    mask = _seen(q_segments, mask)
     attn_mask = None
     if is_filled or mask is not None or bias is not None:
         attn_mask = _mask(q_BTHK, q_segments, k_segments, mask, bias, is_filled)
-        if asked is not None and (found := asked(q_BTHK, k_BSGK, v_BSGK, attn_mask, None, score.scale)) is not None:
-            return found
     return fused(q_BTHK, k_BSGK, v_BSGK, attn_mask, dropout_p, False, score.scale).flatten(0, 1)
+
+
+def limits(
+    q_BTHK: Tensor, q_segments: Segments, k_segments: Segments, mask: Mask | None, bias: Bias | None = None
+) -> tuple[Tensor | None, Tensor | None]:
+    """Say what queries see of their slots, for a kernel that needs no mask where lengths say it.
+
+    Args:
+        q_BTHK: A tensor with as many heads, and the dtype and device of the mask.
+        q_segments: The queries.
+        k_segments: The slots.
+        mask: What a query may attend to in its slot.
+        bias: Added to the scores.
+
+    Returns:
+        A mask to add, broadcastable to (B, H, T, S), or None; and without one the filled places of each slot, or None
+        where all are filled.
+    """
+    mask, is_filled = _seen(q_segments, mask), _is_filled(k_segments)
+    if mask is None and bias is None:
+        return None, k_segments.lengths_B if is_filled else None
+    return _mask(q_BTHK, q_segments, k_segments, mask, bias, is_filled), None
+
+
+def _is_filled(k_segments: Segments) -> bool:
+    """Whether places behind the last may have to be left out: unless the host knows that all slots are full."""
+    known = k_segments.known_lengths
+    return known is None or min(known) < k_segments.max_len
+
+
+def _seen(q_segments: Segments, mask: Mask | None) -> Mask | None:
+    """Leave out a mask that hides nothing: one new query stands at the last key, and sees all that there is."""
+    return None if q_segments.max_len == 1 and mask is not None and mask.window() == (-1, 0) else mask
 
 
 def _mask(

@@ -1,0 +1,149 @@
+// A Transformer block over a few new tokens in one call: what stands between its products is as short as a call from
+// Python, and all of it together would take as long as the products.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "calls.h"
+#include "threads.h"
+#include "vectors.h"
+
+namespace {
+
+constexpr int64_t NUMBERS = 1 << 14;  // that are not worth a second thread
+
+// Share rows out to threads, where they hold enough numbers.
+template <typename Part>
+void by_rows(int64_t rows, int64_t width, int threads, const Part& part) {
+    threads = (int)std::max<int64_t>(std::min<int64_t>({threads, rows, 1 + rows * width / NUMBERS}), 1);
+    Threads::run(threads, [&](int number) {
+        for (int64_t row = share(rows, number, threads); row < share(rows, number + 1, threads); ++row) part(row);
+    });
+}
+
+// Σ f(x) of a row, by lanes.
+template <typename Each>
+float total(const float* x, int64_t width, const Each& each) {
+    int64_t whole = width / WIDTH * WIDTH;
+    Floats sums = {};
+    for (int64_t i = 0; i < whole; i += WIDTH) sums += each(*(const Floats*)(x + i));
+    float rest = 0;
+    for (int64_t i = whole; i < width; ++i) rest += each(all(x[i]))[0];
+    return sum(sums) + rest;
+}
+
+// y = norm(x) of one row.
+void norm_row(const Norm& norm, const float* x, float* y, int64_t width) {
+    float mean = norm.is_rms ? 0 : total(x, width, [](Floats one) { return one; }) / width;
+    float variance = total(x, width, [=](Floats one) { return (one - mean) * (one - mean); }) / width;
+    float scale = 1 / std::sqrt(variance + norm.eps);
+    for (int64_t i = 0; i < width; ++i) {
+        float one = (x[i] - mean) * scale * (norm.weight ? norm.weight[i] : 1);
+        y[i] = norm.bias ? one + norm.bias[i] : one;
+    }
+}
+
+struct Run {
+    const Block& b;
+    const Step& s;
+    int threads;
+    std::vector<float>&normed, &projected, &update, &hidden, &gated;
+
+    static float* room(std::vector<float>& in, int64_t count) {
+        if ((int64_t)in.size() < count) in.resize(count);
+        return in.data();
+    }
+
+    float* product(const Matrix& m, const float* x, std::vector<float>& to) const {
+        float* y = room(to, s.rows * m.outputs);
+        regard_linear(&m, x, s.rows, m.inputs, y, threads);
+        return y;
+    }
+
+    // What a sublayer works on: norm(y), or y as it is.
+    const float* before(const Norm& norm) const {
+        if (!b.is_pre) return s.y;
+        float* to = room(normed, s.rows * b.width);
+        by_rows(s.rows, b.width, threads,
+                [&](int64_t row) { norm_row(norm, s.y + row * b.width, to + row * b.width, b.width); });
+        return to;
+    }
+
+    // y ← y + update, or norm(y + update).
+    void after(const Norm& norm, const float* from) const {
+        by_rows(s.rows, b.width, threads, [&](int64_t row) {
+            float* y = s.y + row * b.width;
+            for (int64_t i = 0; i < b.width; ++i) y[i] += from[row * b.width + i];
+            if (!b.is_pre) norm_row(norm, y, y, b.width);
+        });
+    }
+
+    // Turn the heads of a row by its angles: (a, b) ← (a cos − b sin, a sin + b cos), a and b half a head apart.
+    static void turn(float* x, int64_t heads, int64_t key, const float* turns) {
+        int64_t half = key / 2;
+        for (int64_t h = 0; h < heads; ++h, x += key)
+            for (int64_t i = 0; i < half; ++i) {
+                float one = x[i], other = x[i + half];
+                x[i] = one * turns[half + i] - other * turns[i];
+                x[i + half] = one * turns[i] + other * turns[half + i];
+            }
+    }
+
+    // Keep the keys and values of the new rows where they belong.
+    void keep(float* joint, int64_t stride) const {
+        const Slots& a = s.self;
+        int64_t queries = a.heads * a.key, keys = a.groups * a.key, values = a.groups * a.value;
+        for (int64_t row = 0; row < s.rows; ++row) {
+            float* one = joint + row * stride;
+            if (s.turns) turn(one, a.heads + a.groups, a.key, s.turns + row * a.key);
+            std::memcpy((float*)a.k + s.slot[row] * a.k_slot + s.place[row] * a.k_row, one + queries, 4 * keys);
+            std::memcpy((float*)a.v + s.slot[row] * a.v_slot + s.place[row] * a.v_row, one + queries + keys,
+                        4 * values);
+        }
+    }
+
+    const float* attend(const Slots& given, const float* q, int64_t stride) const {
+        Slots a = given;
+        a.q = q, a.q_row = stride, a.q_head = a.key;
+        a.y = room(hidden, s.rows * a.heads * a.value);
+        regard_slots(&a, threads);
+        return a.y;
+    }
+
+    void run() const {
+        std::memcpy(s.y, s.x, sizeof(float) * s.rows * b.width);
+        float* joint = product(*b.self_in, before(b.self_norm), projected);
+        keep(joint, b.self_in->outputs);
+        after(b.self_norm, product(*b.self_out, attend(s.self, joint, b.self_in->outputs), update));
+        if (b.cross_in) {
+            const float* q = product(*b.cross_in, before(b.cross_norm), projected);
+            after(b.cross_norm, product(*b.cross_out, attend(s.cross, q, b.cross_in->outputs), update));
+        }
+        const float* x = before(b.mlp_norm);
+        float* inner = product(*b.up, x, hidden);
+        if (b.gate) {
+            const float* gate = product(*b.gate, x, gated);
+            int64_t width = b.up->outputs;
+            by_rows(s.rows, width, threads, [&](int64_t row) {
+                for (int64_t i = row * width; i < (row + 1) * width; ++i) inner[i] *= gate[i];
+            });
+        }
+        after(b.mlp_norm, product(*b.down, inner, update));
+    }
+};
+
+}  // namespace
+
+extern "C" {
+
+// y = block(x), the keys and values of x kept among those that are attended to.
+void regard_block(const Block* block, const Step* step, int threads) {
+    if (!step->rows) return;
+    thread_local std::vector<float> normed, projected, update, hidden, gated;
+    Run{*block, *step, threads, normed, projected, update, hidden, gated}.run();
+}
+
+}  // extern "C"
