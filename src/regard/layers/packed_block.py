@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
+from ctypes import addressof
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +30,8 @@ class _Bound:
     places: list[int]
     hooks: tuple[Any, ...]  # where hooks would be; these stay the same objects
     sizes: tuple[Any, ...]
-    kernel: native.Kernel | None
     weights: blocks.Weights
+    is_served: bool
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,8 @@ class PackedBlock:
             return None
         if x_ND.requires_grad and torch.is_grad_enabled():
             return None
-        bound = self._weights()
-        if bound is None or (context is None) != (self.block.cross_attn is None):
+        bound, kernel = self._serving(), native.load()[0]
+        if bound is None or kernel is None or (context is None) != (self.block.cross_attn is None):
             return None
         grown = cache.after(segments, rows)
         reading = segments if context_segments is None else context_segments
@@ -96,17 +96,15 @@ class PackedBlock:
         step.self_slots.k, step.self_slots.v = grown.k_store.data_ptr(), grown.v_store.data_ptr()
         if context is not None:
             step.cross_slots.k, step.cross_slots.v = context.k_store.data_ptr(), context.v_store.data_ptr()
-        cast(native.Kernel, bound.kernel).block(
-            ctypes.addressof(bound.weights), ctypes.addressof(step), native.threads()
-        )
+        kernel.block(addressof(bound.weights), addressof(step), native.threads())
         return y_ND, grown
 
-    def _weights(self) -> _Bound | None:
+    def _serving(self) -> _Bound | None:
         """Describe the block, anew where it has changed; None where the kernel does not serve it as it is."""
         bound, block = self._bound, self.block
         if bound is None or bound.children != _children(bound.parents) or bound.places != _places(bound.norms):
             bound = self._bound = _bind(block)
-        if bound is None or block.training or any(bound.hooks):
+        if not bound.is_served or block.training or any(bound.hooks):
             return None
         for site in (block.self_attn, block.cross_attn):
             if site is not None and (site.score or site.backend or is_watched(site) or is_silenced(site)):
@@ -171,28 +169,46 @@ def _places(norms: tuple[nn.Module, ...]) -> list[int]:
     return [x.data_ptr() for norm in norms for x in norm._parameters.values() if x is not None]
 
 
-def _bind(block: Block) -> _Bound | None:
+def _bind(block: Block) -> _Bound:
+    """Look at what a block consists of now."""
+    attn, cross, mlp = block.self_attn, block.cross_attn, block.mlp
+    parents = (block, attn, mlp, *(() if cross is None else (cross,)))
+    modules = (*parents, *(child for child in _children(parents) if child is not None))
+    hooks = tuple(one for module in modules for one in (module._forward_hooks, module._forward_pre_hooks))
+    norms = tuple(norm for norm in (block.self_norm, block.cross_norm, block.mlp_norm) if norm is not None)
+    weights = _described(block)
+    sizes = tuple((one.num_heads, one.num_kv_heads, one.head_dim, one.rotary_base) for one in (attn, cross) if one)
+    return _Bound(
+        parents,
+        _children(parents),
+        norms,
+        _places(norms),
+        hooks,
+        sizes,
+        weights or blocks.Weights(),
+        weights is not None,
+    )
+
+
+def _described(block: Block) -> blocks.Weights | None:
     """Tell the kernel of a block's weights; None where it does not serve them."""
     attn, cross, mlp = block.self_attn, block.cross_attn, block.mlp
     linears = (attn.joint_proj, attn.out_proj, cross and cross.q_proj, cross and cross.out_proj)
     linears += (mlp.gate_proj, mlp.up_proj, mlp.down_proj)
-    packed = [linear for linear in linears if isinstance(linear, PackedLinear) and linear.kernel is not None]
-    if len(packed) != sum(linear is not None for linear in linears) or attn.joint_proj is None:
+    addresses: list[int] = []
+    for linear in linears:
+        if linear is not None and not (isinstance(linear, PackedLinear) and linear.kernel is not None):
+            return None
+        addresses.append(0 if linear is None else linear.address)
+    if attn.joint_proj is None or not isinstance(mlp.activation, nn.Identity):
         return None
-    if not isinstance(mlp.activation, nn.Identity):
-        return None
-    addresses = (0 if linear is None else cast(PackedLinear, linear).address for linear in linears)
-    norms = tuple(norm for norm in (block.self_norm, block.cross_norm, block.mlp_norm) if norm is not None)
-    described = [_norm(norm) for norm in norms]
-    if any(norm is None for norm in described):
-        return None
-    described = described if len(described) == 3 else [described[0], blocks.Norm(), described[1]]
-    parents = (block, attn, mlp, *(() if cross is None else (cross,)))
-    modules = (*parents, *(child for child in _children(parents) if child is not None))
-    hooks = [one for module in modules for one in (module._forward_hooks, module._forward_pre_hooks)]
-    sizes = tuple((one.num_heads, one.num_kv_heads, one.head_dim, one.rotary_base) for one in (attn, cross) if one)
-    weights = blocks.Weights(block.pre, attn.out_proj.out_features, *described, *addresses)
-    return _Bound(parents, _children(parents), norms, _places(norms), tuple(hooks), sizes, packed[0].kernel, weights)
+    norms: list[blocks.Norm] = []
+    for norm in (block.self_norm, block.cross_norm, block.mlp_norm):
+        described = blocks.Norm() if norm is None else _norm(norm)
+        if described is None:
+            return None
+        norms.append(described)
+    return blocks.Weights(block.pre, attn.out_proj.out_features, *norms, *addresses)
 
 
 def _norm(norm: nn.Module) -> blocks.Norm | None:

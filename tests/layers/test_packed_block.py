@@ -1,0 +1,305 @@
+"""Steps through packed blocks by our own kernel, beside the same modules one by one."""
+
+import copy
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from regard.attention import KVCache, Segments, record, silence
+from regard.attention.backends import static
+from regard.attention.past import Past
+from regard.attention.positions import TensorBias
+from regard.errors import ContextError
+from regard.layers.block import Block
+from regard.layers.packed import pack
+from regard.layers.packed_block import PackedBlock
+from regard.layers.packed_linear import MANY_ROWS
+from regard.models.gpt import GPT, GPTConfig
+from regard.models.llama import Llama, LlamaConfig
+from regard.models.transformer import Transformer, TransformerConfig
+
+MODELS: dict[str, Callable[[], Any]] = {
+    "gpt": lambda: GPT(GPTConfig(23, 64, 2, 4, max_len=64)),
+    "gpt, odd sizes": lambda: GPT(GPTConfig(23, 48, 2, 3, 51, max_len=64, activation="silu")),
+    "llama": lambda: Llama(LlamaConfig(23, 64, 2, 4, 2, 96, 64)),
+    "llama, one group": lambda: Llama(LlamaConfig(23, 64, 2, 4, 1, 33, 64, activation="gelu-tanh")),
+    "transformer": lambda: Transformer(TransformerConfig(23, 23, 64, 96, 4, 0, 2, 2)),
+    "transformer, pre": lambda: Transformer(TransformerConfig(23, 23, 64, 96, 4, 0, 2, 2, norm="pre")),
+    "transformer, rotary, grouped": lambda: Transformer(
+        TransformerConfig(23, 23, 64, 96, 4, 2, 2, 2, rotary_base=100.0)
+    ),
+}
+CAUSAL = [name for name in MODELS if not name.startswith("transformer")]
+
+
+@pytest.fixture(autouse=True)
+def no_kernel_of_a_test_before(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(static, "own", None)
+
+
+@pytest.fixture(autouse=True)
+def without_gradients():
+    with torch.no_grad():
+        yield
+
+
+def built(name: str = "gpt", precision: str = "fp32") -> Any:
+    torch.manual_seed(5)
+    model = MODELS[name]().eval()
+    for parameter in model.parameters():  # biases and norms too
+        parameter += 0.1 * torch.randn_like(parameter)
+    return pack(model, precision, "native")
+
+
+def blocks(model: nn.Module) -> list[Block]:
+    """The blocks that take steps."""
+    return [module for module in model.modules() if isinstance(module, Block)][-2:]
+
+
+def alone(model: Any) -> Any:
+    """A copy that goes module by module."""
+    other = copy.deepcopy(model)
+    for block in blocks(other):
+        block.own = None
+    return other
+
+
+def watched(model: nn.Module) -> list[bool]:
+    """Whether the kernel served, call by call."""
+    served: list[bool] = []
+
+    def watching(own: Any) -> Any:
+        def call(*args: Any) -> Any:
+            found = own(*args)
+            served.append(found is not None)
+            return found
+
+        return call
+
+    for block in blocks(model):
+        assert isinstance(block.own, PackedBlock)
+        block.own = watching(block.own)
+    return served
+
+
+def steps(model: Any, lengths: tuple[int, ...] = (5, 7), beams: int = 1, count: int = 12) -> torch.Tensor:
+    state = model.start(torch.arange(sum(lengths)) % 23, Segments.ragged(lengths), beams)
+    rows = len(lengths) * beams
+    found = []
+    for token in range(count):
+        logits_RV, state = model.step((torch.arange(rows) * 5 + token) % 23, state)
+        found.append(logits_RV)
+        if beams > 1:  # the last beam of each goes on from the first
+            order_R = torch.arange(rows).view(-1, beams)
+            order_R[:, -1] = order_R[:, 0]
+            state = state.select(order_R.flatten(), None)
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("lengths", [(6,), (4, 4, 4), (5, 1, 9)])
+@pytest.mark.parametrize("name", MODELS)
+def test_steps_are_those_of_the_modules(name: str, lengths: tuple[int, ...], beams: int, precision: str):
+    model = built(name, precision)
+    wanted = steps(alone(model), lengths, beams)
+    served = watched(model)
+    found = steps(model, lengths, beams)
+    # Another rounding of a norm moves an activation by one of int8's steps at most.
+    tolerance = {"fp32": 1e-5, "bf16": 1e-5, "int8": 2e-3}[precision]
+    torch.testing.assert_close(found, wanted, rtol=0, atol=tolerance * float(wanted.abs().max()))
+    # What has nothing behind it goes module by module: the prompt, or the first step of a decoder.
+    assert served == [False] * 2 + [True] * (len(served) - 2)
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_several_tokens_at_once(name: str):
+    model = built(name)
+
+    def run(one: Any) -> torch.Tensor:
+        state = one.start(torch.arange(12), Segments.ragged([5, 7]), 1)
+        first, state = one.extend(torch.arange(6), state)
+        state = state.rewind([6, 9])
+        return torch.cat([first, one.extend(torch.arange(4), state)[0]])
+
+    wanted = run(alone(model))
+    served = watched(model)
+    torch.testing.assert_close(run(model), wanted, rtol=0, atol=1e-5 * float(wanted.abs().max()))
+    assert served == [False, False, True, True, True, True]
+
+
+def test_many_rows_share_their_work():
+    torch.manual_seed(0)
+    model = pack(GPT(GPTConfig(23, 256, 2, 4, max_len=64)).eval(), "fp32", "native")
+    lengths = (3,) * 200
+    wanted = steps(alone(model), lengths, count=2)
+    served = watched(model)
+    torch.testing.assert_close(steps(model, lengths, count=2), wanted, rtol=0, atol=1e-5)
+    assert served == [False] * 2 + [True] * 4
+    steps(model, (1,) * MANY_ROWS, count=1)
+    assert not any(served[6:])
+
+
+# ------------------------------------------------------------------------------------------------- what it leaves alone
+
+
+def test_recorded_steps_are_recorded():
+    model = built()
+    wanted = alone(model)
+    with record(wanted) as rows:
+        steps(wanted, count=2)
+    served = watched(model)
+    with record(model, layers=["blocks.1.self_attn"]) as found:
+        steps(model, count=2)
+    assert served == [False, False, True, False, True, False]
+    for mine, theirs in zip(found["blocks.1.self_attn"], rows["blocks.1.self_attn"], strict=True):
+        torch.testing.assert_close(mine.weights_HTS, theirs.weights_HTS, rtol=0, atol=1e-6)
+
+
+def test_silenced_heads_are_silent():
+    model, name = built(), "blocks.0.self_attn"
+    heard = steps(model)
+    other = alone(model)
+    with silence(other, {name: [1]}):
+        wanted = steps(other)
+    with silence(model, {name: [1]}):
+        found = steps(model)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5 * float(wanted.abs().max()))
+    assert float((found - heard).abs().max()) > 1e-2
+
+
+@pytest.mark.parametrize("where", ["blocks.1", "blocks.1.mlp", "blocks.1.mlp.down_proj", "blocks.1.self_norm"])
+def test_hooks_are_called(where: str):
+    model = built()
+    seen: list[torch.Tensor] = []
+    handle = model.get_submodule(where).register_forward_hook(lambda module, args, y: seen.append(y))
+    served = watched(model)
+    wanted = steps(model, count=1)
+    assert served == [False, False, True, False]
+    assert where == "blocks.1" or len(seen) == 2
+    handle.remove()
+    torch.testing.assert_close(steps(model, count=1), wanted, rtol=0, atol=1e-4)
+    assert served[-2:] == [True, True]
+
+
+def test_biases_and_chosen_backends_go_module_by_module():
+    model = built()
+    (block, _), x_ND = blocks(model), torch.randn(2, 64)
+    cache = KVCache.empty(2, 16, 4, 16, x_ND)
+    first = Segments.uniform(2, 1, x_ND.device)
+    _, cache = block.extend(x_ND, first, cache)
+    own = block.own
+    assert own is not None
+    bias = TensorBias(torch.zeros(1, 2))
+    assert own(x_ND, first, cache, None, None, None, bias) is None
+    assert own(x_ND.double(), first, cache, None, None, None, None) is None
+    block.self_attn.backend = "static"
+    assert own(x_ND, first, cache, None, None, None, None) is None
+    block.self_attn.backend = None
+    unknown = KVCache(cache.k_store, cache.v_store, Past(cache.lengths_B, None, 16))
+    assert own(x_ND, first, unknown, None, None, None, None) is None
+    assert own(x_ND, first, cache, None, None, None, None) is not None
+
+
+def test_a_gradient_is_not_lost():
+    model = built()
+    block = blocks(model)[0]
+    with torch.enable_grad():
+        x_ND = torch.randn(1, 64, requires_grad=True)
+        cache = KVCache.empty(1, 16, 4, 16, x_ND)
+        with torch.no_grad():
+            _, cache = block.extend(x_ND, Segments.uniform(1, 1, x_ND.device), cache)
+        assert block.own is not None
+        assert block.own(x_ND, Segments.uniform(1, 1, x_ND.device), cache, None, None, None, None) is None
+
+
+def test_a_full_cache_is_refused_and_nothing_is_written():
+    model = built()
+    (block, _), x_ND = blocks(model), torch.randn(1, 64)
+    one = Segments.uniform(1, 1, x_ND.device)
+    cache = KVCache.empty(1, 2, 4, 16, x_ND)
+    for _ in range(2):
+        _, cache = block.extend(x_ND, one, cache)
+    before = cache.k_store.clone()
+    with pytest.raises(ContextError, match="2 \\+ 1 tokens in a cache for 2"):
+        block.extend(x_ND, one, cache)
+    assert torch.equal(cache.k_store, before)
+
+
+def test_what_is_not_finite_stays_in_its_row():
+    model = built()
+    (block, _), x_ND = blocks(model), torch.randn(3, 64)
+    one = Segments.uniform(3, 1, x_ND.device)
+    _, cache = block.extend(x_ND, one, KVCache.empty(3, 16, 4, 16, x_ND))
+    x_ND[1, 3] = torch.nan
+    y_ND, _ = block.extend(x_ND, one, cache)
+    assert y_ND[1].isnan().all()
+    assert y_ND[[0, 2]].isfinite().all()
+
+
+# --------------------------------------------------------------------------------------------------- changes and copies
+
+
+def _new_norm(block: Block) -> None:
+    block.self_norm = nn.LayerNorm(64).eval()
+
+
+def _new_weight(block: Block) -> None:
+    block.mlp_norm.weight = nn.Parameter(torch.full((64,), 3.0), requires_grad=False)
+
+
+def _moved_weight(block: Block) -> None:
+    block.mlp_norm.weight.data = torch.full((64,), 3.0)
+
+
+def _written_weight(block: Block) -> None:
+    block.mlp_norm.weight.fill_(3.0)
+
+
+def _other_mlp(block: Block) -> None:
+    block.mlp.down_proj = built("gpt", "int8").blocks[1].mlp.down_proj
+
+
+@pytest.mark.parametrize("change", [_new_norm, _new_weight, _moved_weight, _written_weight, _other_mlp])
+def test_changed_parts_count(change: Callable[[Block], None]):
+    model = built()
+    before = steps(model)
+    change(blocks(model)[0])
+    wanted = steps(alone(model))
+    served = watched(model)
+    found = steps(model)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5 * float(wanted.abs().max()))
+    assert float((found - before).abs().max()) > 1e-3
+    assert all(served[2:])
+
+
+def test_parts_that_are_not_packed_go_module_by_module():
+    model = built()
+    for change in (
+        lambda block: setattr(block.mlp, "down_proj", nn.Linear(256, 64)),
+        lambda block: setattr(block, "mlp_norm", nn.Identity()),
+        lambda block: setattr(block.mlp, "activation", nn.ReLU()),
+        lambda block: setattr(block.self_attn, "joint_proj", None),
+    ):
+        other = copy.deepcopy(model)
+        change(blocks(other)[0])
+        served = watched(other)
+        steps(other, count=1)
+        assert served == [False, False, False, True]
+
+
+def test_a_copy_lives_without_what_it_was_copied_from():
+    model = built("llama", "int8")
+    wanted = steps(model)
+    other = copy.deepcopy(model)
+    del model
+    gc.collect()
+    churn = [torch.randn(1 << 16) for _ in range(50)]  # takes the memory that was let go
+    served = watched(other)
+    assert torch.equal(steps(other), wanted)
+    assert all(served[2:])
+    del churn
