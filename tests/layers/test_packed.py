@@ -76,6 +76,19 @@ def test_products_are_those_of_the_formula(path: str, precision: str, outputs: i
         torch.testing.assert_close(y_NO.double(), oracle(linear, x_NI, precision), rtol=1e-5, atol=2e-6)
 
 
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(("outputs", "inputs"), [(1, 1), (16, 64), (33, 65), (50, 200)])
+def test_weights_are_the_same_however_they_lie(outputs: int, inputs: int, precision: str):
+    torch.manual_seed(outputs)
+    weight_OI = torch.randn(outputs, inputs)
+    weight_OI[outputs // 2] = 0.0
+    turned_OI, apart_OI = weight_OI.T.contiguous().T, torch.cat([weight_OI, weight_OI], 1)[:, :inputs]
+    for layer in (PackedLinear(one, None, precision, native.choose("native")) for one in (turned_OI, apart_OI)):
+        plain = PackedLinear(weight_OI, None, precision, None)
+        assert torch.equal(layer.unpacked(), plain.unpacked())
+        assert layer.scales_O is plain.scales_O or torch.equal(layer.scales_O, plain.scales_O)
+
+
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_many_outputs_as_of_a_vocabulary(path: str, precision: str):

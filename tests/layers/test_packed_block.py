@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from regard.attention import KVCache, Segments, record, silence
+from regard.attention import KVCache, Segments, masks, record, silence
 from regard.attention.backends import static
 from regard.attention.past import Past
 from regard.attention.positions import TensorBias
@@ -203,6 +203,21 @@ def test_biases_and_chosen_backends_go_module_by_module():
     unknown = KVCache(cache.k_store, cache.v_store, Past(cache.lengths_B, None, 16))
     assert own(x_ND, first, unknown, None, None, None, None) is None
     assert own(x_ND, first, cache, None, None, None, None) is not None
+
+
+def test_masks_of_one_step_are_told_apart():
+    model = built()
+    (block, _), x_ND = blocks(model), torch.randn(6, 64)
+    _, cache = block.extend(x_ND, Segments.ragged([2, 4]), KVCache.empty(2, 16, 4, 16, x_ND))
+    two, x_ND = Segments.uniform(2, 2, x_ND.device), torch.randn(4, 64)
+    assert block.own is not None
+    for mask in (masks.causal(), masks.window(1, 0), masks.causal()):
+        found = block.own(x_ND, two, cache, None, None, mask, None)
+        assert found is not None
+        other = copy.deepcopy(block)
+        other.own = None
+        wanted, _ = other.extend(x_ND, two, cache, mask=mask)
+        torch.testing.assert_close(found[0], wanted, rtol=0, atol=1e-5)
 
 
 def test_a_gradient_is_not_lost():

@@ -24,15 +24,12 @@ void by_rows(int64_t rows, int64_t width, int threads, const Part& part) {
     });
 }
 
-// Σ f(x) of a row, by lanes.
+// Σ f(x) of a row, whose width is a multiple of 16.
 template <typename Each>
 float total(const float* x, int64_t width, const Each& each) {
-    int64_t whole = width / WIDTH * WIDTH;
     Floats sums = {};
-    for (int64_t i = 0; i < whole; i += WIDTH) sums += each(*(const Floats*)(x + i));
-    float rest = 0;
-    for (int64_t i = whole; i < width; ++i) rest += each(all(x[i]))[0];
-    return sum(sums) + rest;
+    for (int64_t i = 0; i < width; i += WIDTH) sums += each(*(const Floats*)(x + i));
+    return sum(sums);
 }
 
 // y = norm(x) of one row.

@@ -35,7 +35,7 @@ struct Norm {
 
 // A Transformer block: its weights.
 struct Block {
-    int64_t is_pre, width;
+    int64_t is_pre, width;  // a multiple of 16
     Norm self_norm, cross_norm, mlp_norm;
     const Matrix *self_in, *self_out, *cross_in, *cross_out;  // cross: null where there is none
     const Matrix *gate, *up, *down;                           // gate: null where there is none
@@ -51,6 +51,7 @@ struct Step {
     Slots self, cross;            // without q and y
 };
 
+void regard_pack(const Matrix* m, const float* weights, int64_t output_step, int64_t input_step, int threads);
 void regard_linear(const Matrix* m, const float* x, int64_t rows, int64_t stride, float* y, int threads);
 void regard_slots(const Slots* slots, int threads);
 void regard_block(const Block* block, const Step* step, int threads);

@@ -76,6 +76,7 @@ class Kernel:
 
     Attributes:
         linear: (matrix, x, rows, numbers from row to row, y, threads).
+        pack: (matrix, weights, numbers from output to output, and from input to input, threads).
         slots: (slots, threads).
         block: (block, step, threads).
         log_norms: (x, rows, numbers of a row, numbers from row to row, y in float64, threads).
@@ -92,6 +93,9 @@ class Kernel:
         self.linear = library.regard_linear
         self.linear.argtypes = [pointer, pointer, number, number, pointer, ctypes.c_int]
         self.linear.restype = None
+        self.pack = library.regard_pack
+        self.pack.argtypes = [pointer, pointer, number, number, ctypes.c_int]
+        self.pack.restype = None
         self.slots = library.regard_slots
         self.slots.argtypes = [pointer, ctypes.c_int]
         self.slots.restype = None

@@ -216,15 +216,18 @@ TILE tile_int8(const int32_t* x, int64_t stride, const char* weights, int64_t by
 #endif
 }
 
+// As an integer of |x|, the greater the greater: what is not a number is above all others.
+inline int32_t magnitude(float x) {
+    int32_t bits;
+    std::memcpy(&bits, &x, 4);
+    return bits & 0x7fffffff;
+}
+
 // One row as integers: q = round(x · levels / max |x|), halves to even; its scale is max |x| / levels. A row that holds
 // a number that is not finite has the scale NaN.
 float quantize(const float* x, int64_t inputs, float levels, int16_t* q) {
-    int32_t bits = 0;  // of max |x|: as integers, NaN is above infinity, and infinity above all others
-    for (int64_t k = 0; k < inputs; ++k) {
-        int32_t one;
-        std::memcpy(&one, x + k, 4);
-        bits = std::max(bits, one & 0x7fffffff);
-    }
+    int32_t bits = 0;  // of max |x|
+    for (int64_t k = 0; k < inputs; ++k) bits = std::max(bits, magnitude(x[k]));
     if (inputs % 2) q[inputs] = 0;
     float most;
     std::memcpy(&most, &bits, 4);
@@ -444,9 +447,73 @@ void product(const Call& c, int threads) {
     });
 }
 
+// ------------------------------------------------------------------------------------------------------------- packing
+
+// To the nearest bfloat16, halves to even; what is not a number stays so.
+inline uint16_t rounded(float x) {
+    uint32_t bits;
+    std::memcpy(&bits, &x, 4);
+    return std::isnan(x) ? 0x7fc0 : (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+// Lay one panel out: the outputs of its columns, some inputs at a time, so that both sides are read and written in order.
+void pack_panel(const Matrix& m, const float* weights, int64_t output_step, int64_t input_step, int64_t panel) {
+    constexpr int64_t SOME = 64;
+    float some[SOME][PANEL] = {}, inverse[PANEL] = {};
+    int64_t columns = std::min<int64_t>(PANEL, m.outputs - panel * PANEL);
+    char* to = (char*)m.weights + panel * panel_bytes(m);
+    weights += panel * PANEL * output_step;
+    if (m.kind == INT8)
+        for (int64_t j = 0; j < columns; ++j) {
+            int32_t bits = 0;
+            for (int64_t k = 0; k < m.inputs; ++k)
+                bits = std::max(bits, magnitude(weights[j * output_step + k * input_step]));
+            float most;
+            std::memcpy(&most, &bits, 4);
+            ((float*)m.scales)[panel * PANEL + j] = most / 127;
+            inverse[j] = 127 / most;
+        }
+    for (int64_t from = 0; from < m.inputs; from += SOME) {
+        int64_t count = std::min(SOME, m.inputs - from);
+        if (input_step == 1) {
+            for (int64_t j = 0; j < columns; ++j)
+                for (int64_t k = 0; k < count; ++k) some[k][j] = weights[j * output_step + from + k];
+        } else {
+            for (int64_t k = 0; k < count; ++k)
+                for (int64_t j = 0; j < columns; ++j) some[k][j] = weights[j * output_step + (from + k) * input_step];
+        }
+        for (int64_t k = 0; k < count; ++k) {
+            if (m.kind == FP32) {
+                std::memcpy(to + (from + k) * sizeof some[0], some[k], sizeof some[0]);
+            } else if (m.kind == BF16) {
+                auto* row = (uint16_t*)to + (from + k) * PANEL;
+                for (int j = 0; j < PANEL; ++j) row[j] = rounded(some[k][j % 2 * (PANEL / 2) + j / 2]);
+            } else {
+                auto* row = (int8_t*)to + (from + k) / 2 * PANEL * 2 + (from + k) % 2;
+                for (int j = 0; j < PANEL; ++j) {
+                    float steps = std::nearbyintf(some[k][j] * inverse[j]);
+                    row[2 * j] = std::isfinite(steps) ? (int8_t)steps : 0;
+                }
+            }
+        }
+    }
+    if (m.kind == INT8 && m.inputs % 2)
+        for (int j = 0; j < PANEL; ++j) to[m.inputs / 2 * PANEL * 2 + 2 * j + 1] = 0;
+}
+
 }  // namespace
 
 extern "C" {
+
+// Lay weights out as m says, into m's own, and find the scales of int8; outputs and inputs lie some numbers apart.
+void regard_pack(const Matrix* m, const float* weights, int64_t output_step, int64_t input_step, int threads) {
+    int64_t panels = (m->outputs + PANEL - 1) / PANEL;
+    threads = (int)std::max<int64_t>(std::min<int64_t>(threads, panels), 1);
+    Threads::run(threads, [&](int number) {
+        for (int64_t panel = share(panels, number, threads); panel < share(panels, number + 1, threads); ++panel)
+            pack_panel(*m, weights, output_step, input_step, panel);
+    });
+}
 
 // y = act(x Wᵀ + b): rows of x are stride numbers apart, those of y as many as there are outputs.
 void regard_linear(const Matrix* m, const float* x, int64_t rows, int64_t stride, float* y, int threads) {

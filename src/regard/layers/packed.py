@@ -68,6 +68,7 @@ def pack(model: nn.Module, precision: str = "fp32", kernel: str | None = None) -
             if isinstance(child, nn.Linear) and child.in_features and child.out_features:
                 if child not in made:
                     made[child] = PackedLinear(child.weight, child.bias, precision, own)  # type: ignore[bad-argument-type]
+                    child.weight = child.bias = None  # type: ignore[assignment] # not kept until all are packed
                 setattr(parent, name, made[child])
                 places[made[child]] += 1
     for mlp in [module for module in model.modules() if isinstance(module, MLP)]:

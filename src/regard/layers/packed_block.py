@@ -17,7 +17,7 @@ from regard.attention.recording import is_watched
 from regard.attention.silencing import is_silenced
 from regard.kernels import blocks, native, slots
 from regard.layers.block import Block
-from regard.layers.packed_linear import MANY_ROWS, PackedLinear
+from regard.layers.packed_linear import MANY_ROWS, PANEL, PackedLinear
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,8 @@ def _described(block: Block) -> blocks.Weights | None:
         if linear is not None and not (isinstance(linear, PackedLinear) and linear.kernel is not None):
             return None
         addresses.append(0 if linear is None else linear.address)
-    if attn.joint_proj is None or not isinstance(mlp.activation, nn.Identity):
+    width = attn.out_proj.out_features
+    if attn.joint_proj is None or not isinstance(mlp.activation, nn.Identity) or width % PANEL:
         return None
     norms: list[blocks.Norm] = []
     for norm in (block.self_norm, block.cross_norm, block.mlp_norm):
@@ -208,7 +209,7 @@ def _described(block: Block) -> blocks.Weights | None:
         if described is None:
             return None
         norms.append(described)
-    return blocks.Weights(block.pre, attn.out_proj.out_features, *norms, *addresses)
+    return blocks.Weights(block.pre, width, *norms, *addresses)
 
 
 def _norm(norm: nn.Module) -> blocks.Norm | None:

@@ -75,16 +75,18 @@ class PackedLinear(nn.Module):
         self.activation = ""
         # Plain attributes: neither parameters nor buffers, so that no optimizer, no file and no .to() takes them.
         self.bias_O = None if bias_O is None else bias_O.detach().clone()
-        self.scales_O: Tensor | None = None
-        if precision == "int8":
-            self.scales_O = torch.cat([part.abs().amax(1) / 127.0 for part in weight_OI.detach().split(_CHUNK)])
+        self.scales_O = torch.empty(self.out_features) if precision == "int8" else None
         panels = -(-self.out_features // PANEL) * PANEL
         inputs = self.in_features + (self.in_features % 2 if precision == "int8" else 0)
         rows = self.out_features if kernel is None else panels
         self.weights = _room(rows * inputs, _DTYPES[precision], kernel)
-        self._fill(weight_OI.detach(), inputs)
         self._bind()
-        self.error = 0.0 if precision == "fp32" else self._measured(weight_OI.detach())
+        weight_OI = weight_OI.detach().float()
+        if kernel is None:
+            self._fill(weight_OI, inputs)
+        else:
+            kernel.pack(self._at, weight_OI.data_ptr(), *weight_OI.stride(), native.threads())
+        self.error = 0.0 if precision == "fp32" else self._measured(weight_OI)
 
     @torch.no_grad()
     def _measured(self, weight_OI: Tensor) -> float:
@@ -95,28 +97,15 @@ class PackedLinear(nn.Module):
         return float((self(x_NI) - exact_NO).abs().max()) / most if most else 0.0
 
     def _fill(self, weight_OI: Tensor, inputs: int) -> None:
-        """Round the weights and lay them out, some outputs at a time."""
+        """Round the weights, some outputs at a time; they stay in the order in which they are."""
         for first in range(0, self.out_features, _CHUNK):
-            some_OI = self._rounded(weight_OI[first : first + _CHUNK])
-            filling = (0, inputs - self.in_features, 0, -len(some_OI) % PANEL if self.kernel else 0)
-            laid = nn.functional.pad(some_OI, filling)
-            to = self.weights[first * inputs :][: laid.numel()]
-            if self.kernel is None:
-                to.view_as(laid).copy_(laid)
-            elif self.precision == "fp32":
-                to.view(-1, inputs, PANEL).copy_(laid.unflatten(0, (-1, PANEL)).transpose(1, 2))
-            elif self.precision == "bf16":
-                to.view(-1, inputs, PANEL // 2, 2).copy_(laid.unflatten(0, (-1, 2, PANEL // 2)).permute(0, 3, 2, 1))
-            else:
-                pairs = laid.unflatten(1, (-1, 2)).unflatten(0, (-1, PANEL)).transpose(1, 2)
-                to.view(-1, inputs // 2, PANEL, 2).copy_(pairs)
-
-    def _rounded(self, weight_OI: Tensor) -> Tensor:
-        if self.precision != "int8":
-            return weight_OI.to(_DTYPES[self.precision])
-        most_O1 = weight_OI.abs().amax(1, keepdim=True)
-        steps = weight_OI * (torch.full_like(most_O1, 127.0) / most_O1)
-        return torch.nan_to_num(steps.round(), 0.0, 0.0, 0.0).to(torch.int8)
+            some_OI = weight_OI[first : first + _CHUNK]
+            if self.scales_O is not None:
+                most_O1 = some_OI.abs().amax(1, keepdim=True)
+                self.scales_O[first : first + _CHUNK] = most_O1[:, 0] / 127.0
+                steps = (some_OI * (torch.full_like(most_O1, 127.0) / most_O1)).round()
+                some_OI = torch.nan_to_num(steps, 0.0, 0.0, 0.0)
+            self.weights.view(-1, inputs)[first : first + _CHUNK, : self.in_features] = some_OI
 
     def _bind(self) -> None:
         """Tell the kernels where everything lies."""

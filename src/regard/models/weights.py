@@ -331,14 +331,14 @@ class _NoDraws(TorchFunctionMode):
     """Leaves out the drawing of weights, and what is done to them after: numbers that a file's take the place of.
 
     On the meta device, where there is no memory, torch would load its compiler to draw nothing; elsewhere memory that
-    nobody writes to costs nothing.
+    nobody writes to costs nothing. A cut normal distribution is drawn until nothing is beyond its bounds: nothing is.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Give the tensor back as it is where weights would be drawn."""
         kwargs = kwargs or {}
-        if func in (Tensor.normal_, Tensor.uniform_) and not args[0].is_meta:
-            return args[0].zero_()  # a cut normal distribution is drawn until all of it is within its bounds
+        if func.__name__ in ("lt", "gt") and isinstance(args[0], nn.Parameter):
+            return torch.zeros((), dtype=torch.bool)
         if func.__name__ in ("normal_", "uniform_", "trunc_normal_", "kaiming_uniform_"):
             return kwargs["tensor"] if "tensor" in kwargs else args[0]
         if func.__name__ in ("erfinv_", "mul_", "add_", "clamp_") and isinstance(args[0], nn.Parameter):
