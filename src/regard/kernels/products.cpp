@@ -29,6 +29,7 @@ constexpr int MOST_ROWS = WIDTH == 16 ? 12 : 6;
 constexpr int PARTS = PANEL / WIDTH;         // registers of a panel's row
 constexpr int64_t FEW_ROWS = 2 * MOST_ROWS;  // up to here a thread prepares all rows itself, and nobody waits
 constexpr int64_t ROW_CHUNK = 16 * MOST_ROWS, INPUT_CHUNK = 384;
+constexpr int64_t WIDE_CHUNK = 128;    // pairs of inputs whose int8 weights are widened at once
 constexpr int64_t AHEAD_BYTES = 1024;  // weights are asked for so far ahead
 
 enum Kind : int64_t { FP32 = 0, BF16 = 1, INT8 = 2 };
@@ -130,10 +131,11 @@ void widen(const char* weights, int64_t pairs, int16_t* wide) {
         *(__m256i_u*)(wide + i) = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)(weights + i)));
 }
 
-// Rows, packed by inputs, × a panel of widened weights.
+// Rows, packed by inputs, × some inputs of a panel of widened weights, added to their sums.
 template <int R>
-TILE tile_wide(const int32_t* x, const int16_t* wide, int64_t pairs, int32_t* out) {
-    __m256i sum[R][2] = {};
+TILE tile_wide(const int32_t* x, const int16_t* wide, int64_t pairs, int32_t* sums) {
+    __m256i sum[R][2];
+    std::memcpy(sum, sums, sizeof sum);
     for (int64_t k = 0; k < pairs; ++k)
 #pragma GCC unroll 16
         for (int r = 0; r < R; ++r) {
@@ -141,7 +143,7 @@ TILE tile_wide(const int32_t* x, const int16_t* wide, int64_t pairs, int32_t* ou
             add(sum[r][0], one, *(const __m256i_u*)(wide + k * 32));
             add(sum[r][1], one, *(const __m256i_u*)(wide + k * 32 + 16));
         }
-    std::memcpy(out, sum, sizeof sum);
+    std::memcpy(sums, sum, sizeof sum);
 }
 #else
 constexpr bool IS_WIDENED = false;
@@ -328,15 +330,12 @@ struct Groups {
 
 template <int64_t KIND, int R, int P, bool PACKED>
 void one(const Call& c, const void* x, int64_t stride, int64_t row, int64_t panel, int64_t from, int64_t inputs,
-         const float* scales_N, const int16_t* wide) {
+         const float* scales_N) {
     int64_t bytes = panel_bytes(c.m);
     const char* weights = (const char*)c.m.weights + panel * bytes;
     if constexpr (KIND == INT8) {
         alignas(64) int32_t out[R * P * PANEL];
-        if (PACKED && IS_WIDENED)
-            tile_wide<R>((const int32_t*)x, wide, inputs, out);
-        else
-            tile_int8<R, P, PACKED>((const int32_t*)x, stride, weights, bytes, inputs, out);
+        tile_int8<R, P, PACKED>((const int32_t*)x, stride, weights, bytes, inputs, out);
         give_int8<P>(c, out, R, row, panel, scales_N);
     } else {
         alignas(64) float out[R * P * PANEL];
@@ -349,14 +348,14 @@ void one(const Call& c, const void* x, int64_t stride, int64_t row, int64_t pane
 // Some rows (R of them) × some panels.
 template <int64_t KIND, bool PACKED, int R = MOST_ROWS>
 void strip(const Call& c, int rows, const void* x, int64_t stride, int64_t row, int64_t panel, int64_t end,
-           int64_t from, int64_t inputs, const float* scales_N, const int16_t* wide = nullptr) {
+           int64_t from, int64_t inputs, const float* scales_N) {
     if constexpr (R > 1) {
         if (rows < R)
-            return strip<KIND, PACKED, R - 1>(c, rows, x, stride, row, panel, end, from, inputs, scales_N, wide);
+            return strip<KIND, PACKED, R - 1>(c, rows, x, stride, row, panel, end, from, inputs, scales_N);
     }
     constexpr int P = panels_for(KIND, R);
-    for (; panel + P <= end; panel += P) one<KIND, R, P, PACKED>(c, x, stride, row, panel, from, inputs, scales_N, wide);
-    for (; panel < end; ++panel) one<KIND, R, 1, PACKED>(c, x, stride, row, panel, from, inputs, scales_N, wide);
+    for (; panel + P <= end; panel += P) one<KIND, R, P, PACKED>(c, x, stride, row, panel, from, inputs, scales_N);
+    for (; panel < end; ++panel) one<KIND, R, 1, PACKED>(c, x, stride, row, panel, from, inputs, scales_N);
 }
 
 // A thread's panels of a call of few rows.
@@ -390,6 +389,32 @@ void interleave(const int32_t* x, int64_t stride, int64_t rows, int64_t inputs, 
         for (int64_t r = 0; r < rows; ++r) out[k * rows + r] = x[r * stride + k];
 }
 
+// A panel of int8 × groups of rows, packed by inputs: what is widened at once stays in the first cache for all of them.
+template <int R = MOST_ROWS>
+void group_wide(int64_t rows, const int32_t* x, const int16_t* wide, int64_t from, int64_t pairs, int32_t* sums) {
+    if constexpr (R > 1) {
+        if (rows < R) return group_wide<R - 1>(rows, x, wide, from, pairs, sums);
+    }
+    tile_wide<R>(x + from * R, wide, pairs, sums);
+}
+
+void panel_wide(const Call& c, const Groups& groups, const int32_t* packed, int64_t pairs, int64_t row, int64_t panel,
+                const float* scales_N) {
+    alignas(64) int16_t wide[WIDE_CHUNK * PANEL * 2];
+    alignas(64) int32_t sums[ROW_CHUNK * PANEL];
+    std::memset(sums, 0, sizeof(int32_t) * groups.rows * PANEL);
+    const char* weights = (const char*)c.m.weights + panel * panel_bytes(c.m);
+    for (int64_t from = 0; from < pairs; from += WIDE_CHUNK) {
+        int64_t some = std::min(WIDE_CHUNK, pairs - from);
+        widen(weights + from * PANEL * 2, some, wide);
+        for (int64_t group = 0; group < groups.count; ++group) {
+            int64_t first = groups.first(group), rows = groups.first(group + 1) - first;
+            group_wide(rows, packed + first * pairs, wide, from, some, sums + first * PANEL);
+        }
+    }
+    give_int8<1>(c, sums, (int)groups.rows, row, panel, scales_N);
+}
+
 template <int64_t KIND>
 void many(const Call& c, int threads) {
     int64_t panels = (c.m.outputs + PANEL - 1) / PANEL;
@@ -420,14 +445,15 @@ void many(const Call& c, int threads) {
             });
             Threads::run(threads, [&](int number) {
                 int64_t begin = share(panels, number, threads), end = share(panels, number + 1, threads);
-                thread_local std::vector<int16_t> wide;
-                if (KIND == INT8 && IS_WIDENED) wide.resize(inputs * PANEL * 2);
                 for (int64_t panel = begin; panel < end; ++panel) {
-                    if (KIND == INT8) widen((const char*)c.m.weights + panel * panel_bytes(c.m), inputs, wide.data());
+                    if constexpr (KIND == INT8 && IS_WIDENED) {
+                        panel_wide(c, groups, packed.data(), inputs, row, panel, scales_N);
+                        continue;
+                    }
                     for (int64_t group = 0; group < groups.count; ++group) {
                         int64_t first = groups.first(group), rows = groups.first(group + 1) - first;
                         strip<KIND, true>(c, rows, packed.data() + first * count, 0, row + first, panel, panel + 1,
-                                          from, count, scales_N + first, wide.data());
+                                          from, count, scales_N + first);
                     }
                 }
                 if (from + count == inputs) finish(c, row, std::min(ROW_CHUNK, c.rows - row), begin, end);
