@@ -167,10 +167,11 @@ class _Search:
     def _admit(self, group: Group, lanes: list[Lane], sources: Sequence[Tensor], room: Room) -> None:
         """Read new sources in one pass, and let them join those that are being decoded."""
         read = [sources[lane.number] for lane in lanes]
-        segments = Segments.ragged([len(source) for source in read], self.device)
-        fresh = Group(lanes, self.model.start(torch.cat(list(read)), segments, 1, room))
+        segments, tokens_N = Segments.ragged([len(source) for source in read], self.device), torch.cat(list(read))
+        with native.alone(self.is_packed and len(tokens_N) < MANY_ROWS):
+            fresh = Group(lanes, self.model.start(tokens_N, segments, 1, room))
         if self.proposer is not None:
-            self.proposer.admit(len(group.lanes), torch.cat(list(read)), segments, room)
+            self.proposer.admit(len(group.lanes), tokens_N, segments, room)
         if self.options.beam > 1:  # the beams of a source part at its first token
             self._step(fresh)
         if not fresh.lanes:

@@ -27,7 +27,7 @@ namespace {
 constexpr int PANEL = 16;
 constexpr int MOST_ROWS = WIDTH == 16 ? 12 : 6;
 constexpr int PARTS = PANEL / WIDTH;         // registers of a panel's row
-constexpr int64_t FEW_ROWS = 2 * MOST_ROWS;  // up to here a thread prepares all rows itself, and nobody waits
+constexpr int64_t FEW_ROWS = 48;              // up to here a thread prepares all rows itself, and nobody waits
 constexpr int64_t ROW_CHUNK = 16 * MOST_ROWS, INPUT_CHUNK = 384;
 constexpr int64_t WIDE_CHUNK = 128;    // pairs of inputs whose int8 weights are widened at once
 constexpr int64_t AHEAD_BYTES = 1024;  // weights are asked for so far ahead
