@@ -22,35 +22,39 @@ from regard.tasks.task import Loss, Task, cross_entropy
 SCORES_AT_ONCE = {"cpu": 2**22, "cuda": 2**27}
 # But rows at least: the last layer's weights, and their gradient, are read once for each lot of rows.
 MIN_ROWS = 256
+_ALIGNED_BYTES = 64  # rows of scores begin at multiples of these: products to and from an odd vocabulary are slow
 
 
-def compare(logits_CV: Tensor, labels_C: Tensor, smoothing: float, differentiates: bool) -> tuple[Tensor, ...]:
+def compare(
+    logits_CW: Tensor, labels_C: Tensor, smoothing: float, differentiates: bool, size: int
+) -> tuple[Tensor, ...]:
     """Compare the scores of some rows with their labels.
 
     Args:
-        logits_CV: Scores of every token of the vocabulary.
+        logits_CW: Scores of every token of the vocabulary, and −∞ behind them.
         labels_C: int64, the right tokens.
         smoothing: Label smoothing ε, ≥ 0.
         differentiates: Compute the gradient too.
+        size: Tokens V of the vocabulary.
 
     Returns:
         The smoothed loss and the plain one, summed, in float32 at least; and with a gradient, that of the scores in
-        their dtype: softmax(logits) − (1 − ε) · onehot(labels) − ε/V.
+        their dtype: softmax(logits) − (1 − ε) · onehot(labels) − ε/V, and 0 behind them.
     """
     # At least float32: a sum over a vocabulary in half precision would lose most of its digits.
-    logp_CV = logits_CV.to(torch.promote_types(logits_CV.dtype, torch.float32)).log_softmax(-1)
-    nll = -logp_CV.gather(-1, labels_C[:, None]).sum()
-    smoothed = (1 - smoothing) * nll - smoothing * logp_CV.mean(-1).sum() if smoothing else nll
+    logp_CW = logits_CW.to(torch.promote_types(logits_CW.dtype, torch.float32)).log_softmax(-1)
+    nll = -logp_CW.gather(-1, labels_C[:, None]).sum()
+    smoothed = (1 - smoothing) * nll - smoothing * logp_CW[:, :size].mean(-1).sum() if smoothing else nll
     if not differentiates:
         return smoothed, nll
-    grad_CV = logp_CV.exp_()
+    grad_CW = logp_CW.exp_()
     if smoothing:
-        grad_CV -= smoothing / logits_CV.shape[-1]
-    grad_CV.scatter_add_(-1, labels_C[:, None], grad_CV.new_full((), smoothing - 1).expand(len(labels_C), 1))
-    return smoothed, nll, grad_CV.to(logits_CV.dtype)
+        grad_CW[:, :size] -= smoothing / size
+    grad_CW.scatter_add_(-1, labels_C[:, None], grad_CW.new_full((), smoothing - 1).expand(len(labels_C), 1))
+    return smoothed, nll, grad_CW.to(logits_CW.dtype)
 
 
-Compare = Callable[[Tensor, Tensor, float, bool], tuple[Tensor, ...]]
+Compare = Callable[[Tensor, Tensor, float, bool, int], tuple[Tensor, ...]]
 
 
 class _Fused(torch.autograd.Function):
@@ -76,15 +80,20 @@ class _Fused(torch.autograd.Function):
         grad_VD: Tensor | None = None
         grad_V: Tensor | None = None
         sums: list[tuple[Tensor, Tensor]] = []
+        vocab_size, step = len(table_VD), _ALIGNED_BYTES // dtype.itemsize
+        # One place for all lots' scores: memory that is new costs as much as a product that fills it.
+        scores_CW = rows_ND.new_empty(size, -(-vocab_size // step) * step)
+        scores_CW[:, vocab_size:] = -torch.inf
         for start in range(0, len(labels_N), size):
             rows_CD, labels_C = rows_ND[start : start + size], labels_N[start : start + size]
-            logits_CV = torch.nn.functional.linear(rows_CD, table_VD, added_V)
-            smoothed, nll, *grads = compare(logits_CV, labels_C, smoothing, wants_hidden or wants_weight or wants_bias)
+            logits_CW = scores_CW[: len(labels_C)]
+            _product(rows_CD, table_VD, added_V, logits_CW[:, :vocab_size])
+            wants_any = wants_hidden or wants_weight or wants_bias
+            smoothed, nll, *grads = compare(logits_CW, labels_C, smoothing, wants_any, vocab_size)
             sums.append((smoothed, nll))
-            del logits_CV  # before the next lot's
             if not grads:
                 continue
-            grad_CV = grads.pop()
+            grad_CV = grads.pop()[:, :vocab_size]
             if grad_ND is not None:
                 torch.mm(grad_CV, table_VD, out=grad_ND[start : start + size])
             if wants_weight:
@@ -103,6 +112,14 @@ class _Fused(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, grad_report: Tensor) -> tuple[Tensor | None, ...]:  # pyrefly: ignore[bad-override]
         scaled = (None if one is None else one * grad.to(one.dtype) for one in ctx.saved_tensors)
         return *scaled, None, None, None, None, None, None
+
+
+def _product(rows_CD: Tensor, table_VD: Tensor, added_V: Tensor | None, to_CV: Tensor) -> None:
+    """Score rows in a place that is there."""
+    if added_V is None:
+        torch.mm(rows_CD, table_VD.T, out=to_CV)
+    else:
+        torch.addmm(added_V, rows_CD, table_VD.T, out=to_CV)
 
 
 def _plus_product(total_VD: Tensor | None, grad_CV: Tensor, rows_CD: Tensor, dtype: torch.dtype) -> Tensor:
