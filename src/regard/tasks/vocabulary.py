@@ -86,7 +86,9 @@ class _Fused(torch.autograd.Function):
         scores_CW[:, vocab_size:] = -torch.inf
         for start in range(0, len(labels_N), size):
             rows_CD, labels_C = rows_ND[start : start + size], labels_N[start : start + size]
-            logits_CW = scores_CW[: len(labels_C)]
+            # No view of it: a compiled comparison would be compiled once more for views.
+            sizes = (len(labels_C), scores_CW.shape[1])
+            logits_CW = scores_CW.new_empty(0).set_(scores_CW.untyped_storage(), 0, sizes, (sizes[1], 1))
             _product(rows_CD, table_VD, added_V, logits_CW[:, :vocab_size])
             wants_any = wants_hidden or wants_weight or wants_bias
             smoothed, nll, *grads = compare(logits_CW, labels_C, smoothing, wants_any, vocab_size)
