@@ -1,10 +1,14 @@
 """Good manners on a machine that others use: threads that wait let others run."""
 
+import math
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from regard.sharing import processor_share
 
 SHOW = "import regard, os; print(os.environ.get('GOMP_SPINCOUNT'))"
 # Steps a second of a small model in two threads.
@@ -46,6 +50,55 @@ def test_the_policy_is_set_where_the_user_says_nothing():
 
 def test_the_policy_is_not_set_behind_torch():
     assert _shown(f"import torch; {SHOW}") == "None"
+
+
+def groups(folder: Path, lines: str, **files: str) -> float:
+    """The share that control groups leave, from files as the kernel writes them."""
+    proc, mounts = folder / "cgroup", folder / "mounts"
+    proc.write_text(lines)
+    mounts.mkdir()
+    for name, content in files.items():
+        path = mounts / name.replace("__", "/").replace("_max", ".max").replace("cfs_", "cpu.cfs_")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return processor_share(proc, mounts)
+
+
+def test_the_least_quota_above_a_group_counts(tmp_path: Path):
+    files = {"cpu_max": "max 100000\n", "a__cpu_max": "150000 100000\n", "a__b__cpu_max": "300000 100000\n"}
+    assert groups(tmp_path, "0::/a/b\n", **files) == 1.5
+
+
+def test_no_quota_is_no_limit(tmp_path: Path):
+    assert groups(tmp_path, "0::/a\n", a__cpu_max="max 100000\n") == math.inf
+    assert processor_share(tmp_path / "none", tmp_path) == math.inf
+
+
+def test_a_container_sees_its_own_group_as_the_mount(tmp_path: Path):
+    assert groups(tmp_path, "0::/docker/1234\n", cpu_max="50000 100000\n") == 0.5
+
+
+def test_groups_of_the_first_version(tmp_path: Path):
+    files = {"cpu,cpuacct__a__cfs_quota_us": "250000\n", "cpu,cpuacct__a__cfs_period_us": "100000\n"}
+    lines = "5:memory:/a\n4:cpu,cpuacct:/a\n0::/\n"
+    assert groups(tmp_path, lines, **files, memory__a__cfs_quota_us="1\n", memory__a__cfs_period_us="100\n") == 2.5
+    (tmp_path / "mounts/cpu,cpuacct/a/cpu.cfs_quota_us").write_text("-1\n")
+    assert processor_share(tmp_path / "cgroup", tmp_path / "mounts") == math.inf
+
+
+@pytest.mark.parametrize("content", ["", "many 100000", "100000", "0 100000", "100000 0", "1 2 3", "\0\xff"])
+def test_what_cannot_be_read_is_no_limit(tmp_path: Path, content: str):
+    assert groups(tmp_path, "0::/../../a\n0\n::\n0::/a\n", a__cpu_max=content) == math.inf
+
+
+def test_threads_follow_a_quota(tmp_path: Path):
+    show = "import os; print(os.environ.get('OMP_NUM_THREADS'))"
+    told = f"import math, sys; import regard.sharing as s; s.processor_share = lambda: {{}}; s.give_way(); {show}"
+    assert _shown(told.format("0.4")) == "1"
+    assert _shown(told.format("math.inf")) == "None"
+    assert _shown(told.format("0.4"), OMP_NUM_THREADS="7") == "7"
+    cores = len(os.sched_getaffinity(0))
+    assert _shown(told.format(cores - 0.5)) == (str(cores) if cores > 1 else "1")
 
 
 @pytest.mark.slow

@@ -9,17 +9,17 @@
 Names are imported when they are first used, so that ``import regard`` costs nothing.
 
 Threads that wait for each other soon sleep instead of spinning, so that what else runs on the machine keeps its
-share: where neither OMP_WAIT_POLICY nor GOMP_SPINCOUNT says otherwise, GOMP_SPINCOUNT becomes 300. The OpenMP library
-reads it once, when torch is loaded: a script that imports torch before regard sets it itself, outside.
+share: where neither OMP_WAIT_POLICY nor GOMP_SPINCOUNT says otherwise, GOMP_SPINCOUNT becomes 300. And where a
+container's share of the processor is less than its cores and OMP_NUM_THREADS is not set, it becomes that share. The
+OpenMP library reads both once, when torch is loaded: a script that imports torch before regard sets them itself.
 """
 
 from __future__ import annotations
 
 import importlib
-import os
-import sys
 from typing import TYPE_CHECKING, Any
 
+from regard.sharing import give_way
 from regard.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -28,10 +28,7 @@ if TYPE_CHECKING:
     from regard.decoding import DecodeOptions
     from regard.errors import RegardError
 
-if "torch" not in sys.modules and "OMP_WAIT_POLICY" not in os.environ:
-    # The library's own default spins for milliseconds at each barrier, while the thread waited for may have no core.
-    # Not to spin at all made a small model alone on a machine up to three times slower: waking a core takes its time.
-    os.environ.setdefault("GOMP_SPINCOUNT", "300")
+give_way()
 
 _WHERE = {
     "regard.api": ("convert", "evaluate", "load", "look", "submit", "train"),
