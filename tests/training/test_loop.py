@@ -16,8 +16,8 @@ from regard.tasks.translate import TranslateTask
 
 # Losses of steps 1, 6, 11 and 16; they move only when the order of batches, the models, Adam or dropout's seeds do.
 GOLDEN = {
-    "rnn": [5.55263, 4.75839, 3.53777, 2.94538],
-    "transformer": [6.08471, 4.51895, 3.73019, 2.88238],
+    "rnn": [5.56289, 4.79181, 3.48185, 2.93958],
+    "transformer": [6.07203, 4.56435, 3.70971, 2.95888],
 }
 
 
