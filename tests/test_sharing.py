@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.sharing import processor_share
+from regard.sharing import processor_share, threads_for
 
 SHOW = "import regard, os; print(os.environ.get('GOMP_SPINCOUNT'))"
 # Steps a second of a small model in two threads.
@@ -91,14 +91,16 @@ def test_what_cannot_be_read_is_no_limit(tmp_path: Path, content: str):
     assert groups(tmp_path, "0::/../../a\n0\n::\n0::/a\n", a__cpu_max=content) == math.inf
 
 
-def test_threads_follow_a_quota(tmp_path: Path):
+def test_threads_follow_a_quota():
+    assert threads_for(0.4, 4) == 1
+    assert threads_for(1.5, 4) == 1
+    assert threads_for(3.0, 4) == 3
+    assert threads_for(4.0, 4) is None
+    assert threads_for(math.inf, 1) is None
     show = "import os; print(os.environ.get('OMP_NUM_THREADS'))"
-    told = f"import math, sys; import regard.sharing as s; s.processor_share = lambda: {{}}; s.give_way(); {show}"
-    assert _shown(told.format("0.4")) == "1"
-    assert _shown(told.format("math.inf")) == "None"
-    assert _shown(told.format("0.4"), OMP_NUM_THREADS="7") == "7"
-    cores = len(os.sched_getaffinity(0))
-    assert _shown(told.format(cores - 0.5)) == (str(cores) if cores > 1 else "1")
+    told = "import regard.sharing as s, os; os.environ.pop('OMP_NUM_THREADS', 0); {}; s.threads_for = lambda *_: 3;"
+    assert _shown(f"{told.format('0')} s.give_way(); {show}") == "3"
+    assert _shown(f"{told.format('os.environ.update(OMP_NUM_THREADS=chr(55))')} s.give_way(); {show}") == "7"
 
 
 @pytest.mark.slow

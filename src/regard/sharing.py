@@ -20,17 +20,30 @@ def give_way() -> None:
     milliseconds at each barrier, while the thread waited for may have no core. Not to spin at all made a small model
     alone on a machine up to three times slower: waking a core takes its time.
 
-    And where a container's share of the processor is less than its cores, there are no more threads than it has share
-    for: a thread that the kernel has stopped until the next period keeps all others waiting.
+    And where a container's share of the processor is less than its cores, there are no more threads than whole cores
+    in it: a thread that the kernel has stopped until the next period keeps all others waiting.
     """
     if "torch" in sys.modules:
         return
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)
     if "OMP_NUM_THREADS" not in os.environ:
-        share, cores = processor_share(), _cores()
-        if share < cores:
-            os.environ["OMP_NUM_THREADS"] = str(max(math.ceil(share), 1))
+        threads = threads_for(processor_share(), _cores())
+        if threads is not None:
+            os.environ["OMP_NUM_THREADS"] = str(threads)
+
+
+def threads_for(share: float, cores: int) -> int | None:
+    """Choose a number of threads.
+
+    Args:
+        share: Processor time, in cores; infinite for all there is.
+        cores: Cores that may be used.
+
+    Returns:
+        As many as whole cores fit into the share, one at least; None where it is no limit.
+    """
+    return None if share >= cores else max(int(share), 1)
 
 
 def processor_share(proc: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys/fs/cgroup")) -> float:
@@ -76,6 +89,9 @@ def _read(path: Path) -> str:
 
 
 def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Count the cores that this process may use, as torch does: threads that share a core count once."""
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    numbers = os.sched_getaffinity(0)
+    topology = Path("/sys/devices/system/cpu")
+    return len({_read(topology / f"cpu{number}/topology/thread_siblings_list") or str(number) for number in numbers})

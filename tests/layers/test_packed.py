@@ -19,6 +19,7 @@ from regard.layers.mlp import ACTIVATIONS, MLP
 from regard.layers.packed import is_packed, pack, packing_error, ready
 from regard.layers.packed_linear import PackedLinear, levels
 from regard.models.bert import Bert, BertConfig
+from regard.models.gan import Gan, GanConfig
 from regard.models.gpt import GPT, GPTConfig
 from regard.models.llama import Llama, LlamaConfig
 from regard.models.swin import Swin, SwinConfig
@@ -282,6 +283,17 @@ def test_relative_scores_work_packed():
     with torch.inference_mode():
         wanted = model(tokens, segments)
         torch.testing.assert_close(pack(model)(tokens, segments), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_weights_that_are_computed_are_packed_too():
+    torch.manual_seed(3)
+    model = Gan(GanConfig((16, 16), 1, 8, 8, spectral_norm=True)).eval()
+    latents_BZ = torch.randn(4, 8)
+    with torch.inference_mode():
+        wanted = model.generator(latents_BZ)
+        found = pack(model, "int8").generator(latents_BZ)
+    assert isinstance(model.generator.start, PackedLinear)
+    assert 0 < float((found - wanted).abs().max()) < 0.05 * float(wanted.abs().max())
 
 
 def test_a_table_is_still_looked_up_and_its_output_is_packed():

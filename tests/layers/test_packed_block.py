@@ -3,17 +3,21 @@
 import copy
 import gc
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import nn, no_grad
+from torch.nn.modules.module import register_module_forward_hook
 
 from regard.attention import KVCache, Segments, masks, record, silence
 from regard.attention.backends import static
 from regard.attention.past import Past
 from regard.attention.positions import TensorBias
-from regard.errors import ContextError
+from regard.decoding import DecodeOptions, decode
+from regard.errors import ContextError, UsageError
 from regard.layers.block import Block
 from regard.layers.packed import pack
 from regard.layers.packed_block import PackedBlock
@@ -256,11 +260,114 @@ def test_what_is_not_finite_stays_in_its_row():
     assert y_ND[[0, 2]].isfinite().all()
 
 
+def filled(block: Block, lengths: tuple[int, ...], width: int = 64) -> KVCache:
+    x_ND = torch.randn(sum(lengths), width)
+    attn = block.self_attn
+    cache = KVCache.empty(len(lengths), 16, attn.num_kv_heads, attn.head_dim, x_ND)
+    return block.extend(x_ND, Segments.ragged(lengths), cache)[1]
+
+
+def test_what_does_not_fit_is_refused_as_ever():
+    block = blocks(built())[0]
+    cache, two = filled(block, (2, 3)), Segments.uniform(2, 1, torch.device("cpu"))
+    assert block.own is not None
+    with pytest.raises(UsageError, match="ragged queries into slots"):
+        block.extend(torch.randn(3, 64), Segments.ragged([1, 2]), cache)
+    cache = filled(block, (2, 3))
+    with pytest.raises(RuntimeError, match="64"):
+        block.extend(torch.randn(2, 32), two, cache)
+    store = torch.zeros(2, 16, 4, 16, dtype=torch.bfloat16)
+    half = replace(filled(block, (2, 3)), k_store=store, v_store=store)
+    with pytest.raises(RuntimeError, match="dtypes match"):
+        block.extend(torch.randn(2, 64), two, half)
+    store = torch.zeros(2, 16, 2, 32)
+    other = replace(filled(block, (2, 3)), k_store=store, v_store=store)
+    with pytest.raises((UsageError, RuntimeError)):
+        block.extend(torch.randn(2, 64), two, other)
+    short, cache = masks.tensor(torch.ones(1, 1, 1, 2, dtype=torch.bool)), filled(block, (2, 3))
+    with pytest.raises(UsageError, match="mask"):
+        block.extend(torch.randn(2, 64), two, cache, mask=short)
+
+
+def test_a_context_is_read_by_as_many_rows_a_slot():
+    model = built("transformer")
+    block = blocks(model)[0]
+    context, _ = block.start(torch.randn(5, 64), Segments.ragged([2, 3]), 2)[::-1]
+    cache = KVCache.empty(6, 16, 4, 16, torch.empty(0))
+    six = Segments.uniform(6, 1, torch.device("cpu"))
+    _, cache = block.extend(torch.randn(6, 64), six, cache, context, Segments.uniform(2, 3, torch.device("cpu")))
+    x_ND = torch.randn(6, 64)
+    with pytest.raises(UsageError):
+        block.extend(x_ND, six, cache, context)
+    with pytest.raises(UsageError):
+        block.extend(x_ND, six, cache, context, Segments.uniform(1, 6, torch.device("cpu")))
+
+
+@pytest.mark.parametrize("where", ["", "dropout", "mlp.dropout", "drop_path"])
+def test_what_drops_goes_module_by_module(where: str):
+    model = built()
+    block = blocks(model)[0]
+    block.get_submodule(where).training = True
+    served = watched(model)
+    steps(model, count=1)
+    assert served == [False, False, False, True]
+
+
+def test_hooks_on_all_modules_are_called():
+    model = built()
+    seen: list[nn.Module] = []
+    handle = register_module_forward_hook(lambda module, args, y: seen.append(module))
+    try:
+        served = watched(model)
+        steps(model, count=1)
+    finally:
+        handle.remove()
+    assert served == [False] * 4
+    assert seen.count(blocks(model)[0].mlp.down_proj) == 2
+
+
+def test_two_threads_have_steps_of_their_own():
+    model = built("llama")
+    wanted = [steps(model, lengths) for lengths in ((3,), (4, 6))]
+    with ThreadPoolExecutor(2) as pool:
+        jobs = [pool.submit(no_grad()(steps), model, lengths) for _ in range(20) for lengths in ((3,), (4, 6))]
+        for place, job in enumerate(jobs):
+            assert torch.equal(job.result(), wanted[place % 2])
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("name", MODELS)
+def test_texts_that_leave_and_join(name: str, beam: int):
+    """Fewer lanes than texts, ends that come early: slots are filled by others, contexts with them."""
+    model = built(name)
+    torch.manual_seed(1)
+    sources = [torch.randint(3, 23, (length,)) for length in (5, 2, 7, 3, 4, 6, 2)]
+    segments = Segments.ragged([len(source) for source in sources])
+
+    def run(one: Any) -> list[list[list[int]]]:
+        found = decode(
+            one,
+            torch.cat(sources),
+            segments,
+            start_id=1,
+            end_id=2,
+            options=DecodeOptions(beam=beam, n_best=beam),
+            limits=[9, 3, 12, 5, 2, 7, 4],
+            lanes=3,
+        )
+        return [[hypothesis.tokens for hypothesis in some] for some in found]
+
+    wanted = run(alone(model))
+    served = watched(model)
+    assert run(model) == wanted
+    assert served.count(True) > 20
+
+
 # --------------------------------------------------------------------------------------------------- changes and copies
 
 
 def _new_norm(block: Block) -> None:
-    block.self_norm = nn.LayerNorm(64).eval()
+    block.self_norm = nn.LayerNorm(64).eval().requires_grad_(False)
 
 
 def _new_weight(block: Block) -> None:
@@ -275,11 +382,15 @@ def _written_weight(block: Block) -> None:
     block.mlp_norm.weight.fill_(3.0)
 
 
+def _other_eps(block: Block) -> None:
+    block.mlp_norm.eps = 10.0
+
+
 def _other_mlp(block: Block) -> None:
     block.mlp.down_proj = built("gpt", "int8").blocks[1].mlp.down_proj
 
 
-@pytest.mark.parametrize("change", [_new_norm, _new_weight, _moved_weight, _written_weight, _other_mlp])
+@pytest.mark.parametrize("change", [_new_norm, _new_weight, _moved_weight, _written_weight, _other_eps, _other_mlp])
 def test_changed_parts_count(change: Callable[[Block], None]):
     model = built()
     before = steps(model)
@@ -299,6 +410,10 @@ def test_parts_that_are_not_packed_go_module_by_module():
         lambda block: setattr(block, "mlp_norm", nn.Identity()),
         lambda block: setattr(block.mlp, "activation", nn.ReLU()),
         lambda block: setattr(block.self_attn, "joint_proj", None),
+        lambda block: setattr(block, "mlp", nn.Sequential(block.mlp)),
+        lambda block: setattr(block, "mlp_norm", type("Other", (nn.LayerNorm,), {})(64)),
+        lambda block: setattr(block.mlp_norm, "weight", nn.Parameter(torch.ones(64, 2)[:, 0], requires_grad=False)),
+        lambda block: block.mlp_norm.requires_grad_(True),
     ):
         other = copy.deepcopy(model)
         change(blocks(other)[0])

@@ -118,3 +118,16 @@ def test_loading_imports_neither_trainer_nor_page_nor_scorer():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("of", ["parameter", "data", "view"])
+def test_a_cut_distribution_ends_whatever_the_memory_holds(tmp_path, of):
+    class Drawn(nn.Module):
+        def __init__(self, _):
+            super().__init__()
+            self.weight = nn.Parameter(torch.full((4, 5), 1e9))
+            places = {"parameter": self.weight, "data": self.weight.data, "view": self.weight.data[:2]}
+            nn.init.trunc_normal_(places[of], std=0.02, a=-0.04, b=0.04)
+
+    weight = torch.randn(4, 5)
+    assert torch.equal(build_like(Drawn, None, {"weight": weight}, tmp_path).weight, weight)

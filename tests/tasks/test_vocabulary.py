@@ -127,6 +127,14 @@ def test_what_is_frozen_gets_no_gradient_and_without_any_none_is_computed() -> N
     torch.testing.assert_close([loss.sum, loss.report], want[:2])
 
 
+@pytest.mark.parametrize("label", [-1, V, V + 3])
+def test_labels_outside_the_vocabulary_are_refused(label: int) -> None:
+    labels_N = torch.randint(0, V, (N,))
+    labels_N[N // 2] = label
+    with pytest.raises((IndexError, RuntimeError), match="out of bounds"):
+        VocabularyLoss()(Scorer(), torch.randn(N, D), labels_N, 0.0)
+
+
 def test_what_stands_before_the_last_layer_is_trained_too() -> None:
     model = Bert(BertConfig(V, embed_dim=8, num_heads=2, num_layers=1, mlp_dim=16, head="masked")).double()
     hidden_ND, labels_N = torch.randn(N, 8).double(), torch.randint(0, V, (N,))

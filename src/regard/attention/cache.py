@@ -148,11 +148,7 @@ class KVCache:
             segments: Which slot they go to: one sequence for each slot, uniform or ragged.
 
         Returns:
-            The cache with them; this one is used up.
-
-        Raises:
-            UsageError: The new tokens are not of one sequence for each slot.
-            ContextError: A slot would hold more than its capacity.
+            The cache with them; this one is used up. It refuses what :meth:`after` refuses.
         """
         grown = self.after(segments, k_NGK.shape[0])
         if not len(k_NGK):
@@ -180,7 +176,7 @@ class KVCache:
         """
         if len(segments) != self.past.slots or rows != segments.num_rows:
             what = f"{rows} rows of {len(segments)} sequences for {self.past.slots} slots"
-            raise UsageError(what, where="KVCache.append", mend="give one sequence for each slot")
+            raise UsageError(what, where="KVCache", mend="give one sequence for each slot")
         past = self.past.after(segments)
         if past.max_len > self.k_store.shape[1]:
             most = segments.max_len if segments.form == "uniform" else max(segments.lengths, default=0)

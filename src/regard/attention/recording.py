@@ -222,7 +222,14 @@ class paused:  # noqa: N801 - used like a function: with paused()
 
 
 def is_watched(site: Site) -> bool:
-    """Say whether a recorder waits for what a layer attends to."""
+    """Say whether a recorder waits for what a layer attends to.
+
+    Args:
+        site: The layer.
+
+    Returns:
+        Whether one does, here and now.
+    """
     return any(id(site) in recorder._names for recorder in _active.get())
 
 

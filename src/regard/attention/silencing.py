@@ -105,7 +105,14 @@ _active: ContextVar[tuple[silence, ...]] = ContextVar("regard_silenced", default
 
 
 def is_silenced(site: Site) -> bool:
-    """Say whether heads of a layer are silent."""
+    """Say whether heads of a layer are silent.
+
+    Args:
+        site: The layer.
+
+    Returns:
+        Whether some are, here and now.
+    """
     return any(site in one._chosen for one in _active.get())
 
 

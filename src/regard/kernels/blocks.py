@@ -1,4 +1,8 @@
-"""A Transformer block over a few new tokens by our own kernel; see ``blocks.cpp``. The structures are ``calls.h``'s."""
+"""A Transformer block over a few new tokens by our own kernel; see ``blocks.cpp``. The structures are ``calls.h``'s.
+
+The kernel checks nothing: all floats are float32, rows and stores lie without gaps, and there are as many rows as slots
+have queries. :mod:`regard.layers.packed_block` sees to that.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,14 @@ _POINTER, _NUMBER = ctypes.c_void_p, ctypes.c_int64
 
 
 class Norm(ctypes.Structure):
-    """A layer norm, or a root mean square norm; null pointers for what it has not."""
+    """A layer norm, or a root mean square norm; null pointers for what it has not.
+
+    Attributes:
+        is_rms: Whether it is the latter.
+        weight: float32, D numbers.
+        bias: Likewise.
+        eps: Added to the variance.
+    """
 
     _fields_ = (("is_rms", _NUMBER), ("weight", _POINTER), ("bias", _POINTER), ("eps", ctypes.c_float))
 
@@ -18,7 +29,20 @@ class Norm(ctypes.Structure):
 class Weights(ctypes.Structure):
     """What a block consists of; cross-attention and the gate are null where there is none.
 
-    ``self_in`` gives the queries of all heads, then the keys of all groups, then the values; ``cross_in`` queries.
+    Attributes:
+        is_pre: Whether norms stand before sublayers, not behind residuals.
+        width: D, a multiple of 16.
+        self_norm: Of self-attention.
+        cross_norm: Of cross-attention.
+        mlp_norm: Of the MLP.
+        self_in: A :class:`~regard.kernels.native.Matrix`, D to the queries of all heads, the keys of all groups and
+            their values.
+        self_out: Contexts of all heads to D.
+        cross_in: D to queries.
+        cross_out: Contexts to D.
+        gate: D to F, activated.
+        up: D to F; activated where there is no gate.
+        down: F to D.
     """
 
     _fields_ = (
@@ -29,15 +53,22 @@ class Weights(ctypes.Structure):
 
 
 class Step(ctypes.Structure):
-    """What a block is given: rows x, the slot and the place of each row's key and value, and what is attended to.
+    """What a block is given in one step.
 
-    ``turns`` are sines, then cosines, of half a head for each row; null where nothing is rotated.
+    Attributes:
+        x: float32, (N, D).
+        y: Where the result goes, likewise.
+        rows: N.
+        slot: int64, N numbers: the slot of each row's key and value.
+        place: int64, N numbers: their place in it.
+        turns: float32, (N, K): sines, then cosines, of half a head; null where nothing is rotated.
+        self_slots: What is attended to, the new keys among it; queries and results are the kernel's own.
+        cross_slots: Likewise.
     """
 
     _fields_ = (
         *((name, _POINTER) for name in ("x", "y")),
         ("rows", _NUMBER),
         *((name, _POINTER) for name in ("slot", "place", "turns")),
-        # Slots that hold the new keys too, and those of cross-attention; both without queries and results.
         *((name, Slots) for name in ("self_slots", "cross_slots")),
     )

@@ -26,25 +26,35 @@ namespace {
 
 constexpr int PANEL = 16;
 constexpr int MOST_ROWS = WIDTH == 16 ? 12 : 6;
-constexpr int PARTS = PANEL / WIDTH;         // registers of a panel's row
-constexpr int64_t FEW_ROWS = 48;              // up to here a thread prepares all rows itself, and nobody waits
+constexpr int PARTS = PANEL / WIDTH;  // registers of a panel's row
+constexpr int64_t FEW_ROWS = 48;      // up to here a thread prepares all rows itself, and nobody waits
 constexpr int64_t ROW_CHUNK = 16 * MOST_ROWS, INPUT_CHUNK = 384;
 constexpr int64_t WIDE_CHUNK = 128;    // pairs of inputs whose int8 weights are widened at once
 constexpr int64_t AHEAD_BYTES = 1024;  // weights are asked for so far ahead
 
 enum Kind : int64_t { FP32 = 0, BF16 = 1, INT8 = 2 };
 
-// Registers for sums: what else a tile holds has to fit beside them, or sums go to memory at every step.
-constexpr int sums_for(int64_t kind) { return WIDTH == 8 ? (kind == INT8 ? 8 : 12) : 24; }
+// Registers of a panel's row of int8's sums; without byte instructions AVX-512 multiplies in halves too.
+#if defined(__AVX2__) && !defined(__AVX512BW__)
+constexpr int INT8_PARTS = 2;
+#else
+constexpr int INT8_PARTS = PARTS;
+#endif
 
-// Registers of a panel's row that are worked on at once: for the others the panel is gone through again.
-constexpr int parts_for(int64_t kind, int rows) { return rows * PARTS > sums_for(kind) ? PARTS / 2 : PARTS; }
+// Registers for sums: what else a tile holds has to fit beside them, or sums go to memory at every step.
+constexpr int sums_for(int64_t kind) { return kind == INT8 && INT8_PARTS == 2 ? 8 : WIDTH == 8 ? 12 : 24; }
+
+// Those of a panel's row that are worked on at once; int8 goes through a panel again for its other half.
+constexpr int parts_for(int64_t kind, int rows) {
+    return kind != INT8 ? PARTS : rows * INT8_PARTS > sums_for(kind) ? 1 : INT8_PARTS;
+}
 
 // Panels that are read side by side: as many streams as there are registers for.
 constexpr int panels_for(int64_t kind, int rows) {
     int fit = sums_for(kind) / (rows * parts_for(kind, rows));
     return fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
 }
+
 enum Act : int64_t { NONE = 0, RELU = 1, GELU_TANH = 2, GELU_QUICK = 3, SILU = 4 };
 
 int64_t panel_bytes(const Matrix& m) {
@@ -178,7 +188,7 @@ TILE tile_int8(const int32_t* x, int64_t stride, const char* weights, int64_t by
 #elif defined(__AVX2__)
     constexpr int PASS = parts_for(INT8, R);
 #pragma GCC unroll 2
-    for (int first = 0; first < PARTS; first += PASS) {
+    for (int first = 0; first < INT8_PARTS; first += PASS) {
         __m256i sum[R][P][PASS] = {};
         for (int64_t k = 0; k < pairs; ++k) {
             __m256i w[P][PASS];
@@ -201,7 +211,7 @@ TILE tile_int8(const int32_t* x, int64_t stride, const char* weights, int64_t by
         }
         for (int r = 0; r < R; ++r)
             for (int p = 0; p < P; ++p)
-                std::memcpy(out + (r * P + p) * PANEL + first * WIDTH, sum[r][p], sizeof sum[r][p]);
+                std::memcpy(out + (r * P + p) * PANEL + first * 8, sum[r][p], sizeof sum[r][p]);
     }
 #else
     int32_t sum[R][P][PANEL] = {};
@@ -389,7 +399,6 @@ void interleave(const int32_t* x, int64_t stride, int64_t rows, int64_t inputs, 
         for (int64_t r = 0; r < rows; ++r) out[k * rows + r] = x[r * stride + k];
 }
 
-// A panel of int8 × groups of rows, packed by inputs: what is widened at once stays in the first cache for all of them.
 template <int R = MOST_ROWS>
 void group_wide(int64_t rows, const int32_t* x, const int16_t* wide, int64_t from, int64_t pairs, int32_t* sums) {
     if constexpr (R > 1) {
@@ -398,6 +407,7 @@ void group_wide(int64_t rows, const int32_t* x, const int16_t* wide, int64_t fro
     tile_wide<R>(x + from * R, wide, pairs, sums);
 }
 
+// A panel of int8 × groups of rows, packed by inputs: what is widened at once stays in the first cache for all of them.
 void panel_wide(const Call& c, const Groups& groups, const int32_t* packed, int64_t pairs, int64_t row, int64_t panel,
                 const float* scales_N) {
     alignas(64) int16_t wide[WIDE_CHUNK * PANEL * 2];

@@ -68,14 +68,15 @@ def pack(model: nn.Module, precision: str = "fp32", kernel: str | None = None) -
             if isinstance(child, nn.Linear) and child.in_features and child.out_features:
                 if child not in made:
                     made[child] = PackedLinear(child.weight, child.bias, precision, own)  # type: ignore[bad-argument-type]
-                    child.weight = child.bias = None  # type: ignore[assignment] # not kept until all are packed
+                    if "weight" in child._parameters:  # not where it is computed from others
+                        child.weight = child.bias = None  # type: ignore[assignment] # not kept until all are packed
                 setattr(parent, name, made[child])
                 places[made[child]] += 1
     for mlp in [module for module in model.modules() if isinstance(module, MLP)]:
         first = mlp.up_proj if mlp.gate_proj is None else mlp.gate_proj
         name = next((name for name, one in ACTIVATIONS.items() if one is mlp.activation), "")
         if isinstance(first, PackedLinear) and places[first] == 1 and first.activated(name):
-            mlp.activation = nn.Identity()
+            mlp.activation = nn.Identity().eval()
     if own is not None:
         for block in [module for module in model.modules() if isinstance(module, Block)]:
             block.own = PackedBlock(block)

@@ -69,6 +69,7 @@ class PackedLinear(nn.Module):
         self, weight_OI: Tensor, bias_O: Tensor | None, precision: Precision, kernel: Kernel | None = None
     ) -> None:
         super().__init__()
+        self.training = False
         self.out_features, self.in_features = weight_OI.shape
         self.precision: Precision = precision
         self.kernel = kernel
@@ -172,7 +173,7 @@ class PackedLinear(nn.Module):
 
     @property
     def address(self) -> int:
-        """Where our own kernels find what they need to know of the layer."""
+        """Where our own kernels find what they need to know of the layer, as long as it lives."""
         return self._at
 
     def activated(self, activation: str) -> bool:
@@ -187,7 +188,7 @@ class PackedLinear(nn.Module):
         if self.kernel is None or not _ACTS.get(activation) or self.activation:
             return False
         self.activation = activation
-        self._bind()
+        self._matrix.act = _ACTS[activation]  # in place: others may hold its address
         return True
 
     def part(self, first: int, count: int) -> PackedLinear | None:
@@ -204,6 +205,7 @@ class PackedLinear(nn.Module):
             return None
         part = PackedLinear.__new__(PackedLinear)
         nn.Module.__init__(part)
+        part.training = False
         part.in_features, part.out_features = self.in_features, count
         part.precision, part.kernel, part.error = self.precision, self.kernel, self.error
         part.activation = self.activation

@@ -335,10 +335,12 @@ class _NoDraws(TorchFunctionMode):
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Give the tensor back as it is where weights would be drawn."""
+        """Give the tensor back as it is where weights would be drawn, and find none of them beyond a bound."""
         kwargs = kwargs or {}
         if func.__name__ in ("lt", "gt") and isinstance(args[0], nn.Parameter):
-            return torch.zeros((), dtype=torch.bool)
+            return torch.zeros((), dtype=torch.bool).expand(args[0].shape)
+        if func in (Tensor.normal_, Tensor.uniform_) and not (args[0].is_meta or isinstance(args[0], nn.Parameter)):
+            return args[0].zero_()
         if func.__name__ in ("normal_", "uniform_", "trunc_normal_", "kaiming_uniform_"):
             return kwargs["tensor"] if "tensor" in kwargs else args[0]
         if func.__name__ in ("erfinv_", "mul_", "add_", "clamp_") and isinstance(args[0], nn.Parameter):

@@ -43,7 +43,7 @@ def compare(
     """
     # At least float32: a sum over a vocabulary in half precision would lose most of its digits.
     logp_CW = logits_CW.to(torch.promote_types(logits_CW.dtype, torch.float32)).log_softmax(-1)
-    nll = -logp_CW.gather(-1, labels_C[:, None]).sum()
+    nll = -logp_CW[:, :size].gather(-1, labels_C[:, None]).sum()  # a label behind the vocabulary is refused
     smoothed = (1 - smoothing) * nll - smoothing * logp_CW[:, :size].mean(-1).sum() if smoothing else nll
     if not differentiates:
         return smoothed, nll
