@@ -10,6 +10,7 @@ import torch
 
 from regard.kernels import native
 from regard.layers.packed_linear import PackedLinear
+from regard.training.hardware import threads_kept
 
 
 @pytest.fixture
@@ -20,10 +21,9 @@ def layer() -> PackedLinear:
 
 @pytest.fixture
 def three_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    yield
-    torch.set_num_threads(before)
+    with threads_kept():
+        torch.set_num_threads(3)
+        yield
 
 
 def test_any_number_of_threads_gives_the_same_bits(layer: PackedLinear, three_threads: None):

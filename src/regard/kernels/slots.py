@@ -50,7 +50,7 @@ def attend(
     # Slots follow each other at one distance.
     slots.q_row, slots.q_head = q_BTHK.stride(0) if queries == 1 else q_BTHK.stride(1), q_BTHK.stride(2)
     kernel.slots(ctypes.addressof(slots), native.threads())
-    del kept
+    del kept  # not before: the kernel was given places in it
     return y_NHK
 
 
