@@ -1,24 +1,33 @@
-"""Good manners on a machine that others use too: what the libraries of threads are told before they are loaded.
+"""Good manners on a machine that others use too.
 
-They read the environment once. Whoever imports torch before regard tells them himself.
+Threads that wait for each other can spin, which wastes a core that another program may want, or sleep, which wastes the
+time to wake them. Alone on a machine small models need the first, up to three times as fast; two runs side by side
+need the second, ten times as fast. So threads spin while nobody else wants the cores, and :func:`watch` finds out.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import sys
+import threading
+import time
 from pathlib import Path
 
-_SPINS = "300"
+# Some milliseconds of a core that nobody wants; as much is reached as with ten times that.
+_SPINS = "30000"
+_FEW_SPINS = "300"  # where nobody can see whether others want them
+# Seconds between two looks, and the pressure (below): above the first, threads give way; below the second, so many
+# times in a row, they spin again. Two runs side by side have a half and more, spinning or not.
+_PERIOD, _CROWDED, _QUIET, _TIMES = 0.2, 0.12, 0.05, 3
 
 
 def give_way() -> None:
-    """Tell the libraries of threads to give way, where the environment says nothing else and torch is not loaded.
+    """Tell the OpenMP library how to wait, where the environment says nothing else and torch is not loaded.
 
-    Threads that wait for each other soon sleep instead of spinning: the OpenMP library's own default spins for
-    milliseconds at each barrier, while the thread waited for may have no core. Not to spin at all made a small model
-    alone on a machine up to three times slower: waking a core takes its time.
+    It reads the environment once. Its own default, ten times as many spins, costs others more until :func:`watch`
+    has seen them, and gains nothing.
 
     And where a container's share of the processor is less than its cores, there are no more threads than whole cores
     in it: a thread that the kernel has stopped until the next period keeps all others waiting.
@@ -26,11 +35,115 @@ def give_way() -> None:
     if "torch" in sys.modules:
         return
     if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)
+        os.environ.setdefault("GOMP_SPINCOUNT", _SPINS if waited() else _FEW_SPINS)
     if "OMP_NUM_THREADS" not in os.environ:
         threads = threads_for(processor_share(), _cores())
         if threads is not None:
             os.environ["OMP_NUM_THREADS"] = str(threads)
+
+
+class _Watch(threading.Thread):
+    """Looks now and then whether others use the cores that this process's threads wait for, and has them give way.
+
+    The pressure is the lesser of two times, as a share of the time between two looks: the one that this process's
+    threads waited for a core, and the one that other processes used. Threads that wait for their own like, as when
+    data is prepared, would only lose by sleeping.
+    """
+
+    def __init__(self) -> None:
+        """Make it; it ends with the process."""
+        super().__init__(name="regard-watch", daemon=True)
+
+    def run(self) -> None:
+        """Look, for ever."""
+        before, quiet, crowd = times(), 0, None
+        while True:
+            time.sleep(_PERIOD)
+            now = times()
+            passed, waiting, others = (new - old for new, old in zip(now, before, strict=True))
+            pressure, before = min(waiting, others) / passed, now
+            quiet = quiet + 1 if pressure < _QUIET else 0
+            if crowd is None and pressure > _CROWDED:
+                crowd = _Crowd()
+                crowd.start()
+            elif crowd is not None and quiet >= _TIMES:
+                crowd.over.set()
+                crowd.join()
+                crowd = None
+
+
+class _Crowd(threading.Thread):
+    """While it lives, the GNU OpenMP library believes that it has more threads than cores, and hardly spins.
+
+    It reads how long to spin from the environment, and cannot be told later; but with more threads than cores it spins
+    a hundred times at most (``gomp_throttled_spin_count_var``). The threads added here sleep all the time, and end
+    with this one. The number of threads that compute stays the same, and with it every sum's rounding.
+    """
+
+    def __init__(self) -> None:
+        """Make it."""
+        super().__init__(name="regard-crowd", daemon=True)
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        """Begin and end an empty parallel region in each of the process's OpenMP libraries, and wait."""
+        for path in _openmp_libraries():
+            library = ctypes.CDLL(path)
+            library.GOMP_parallel(library.omp_in_parallel, None, library.omp_get_num_procs() + 1, 0)
+        self.over.wait()
+
+
+_watching: threading.Thread | None = None
+
+
+def watch() -> None:
+    """See from now on whether other programs want the cores, and have waiting threads sleep soon while they do.
+
+    Where the user chose how threads wait, by OMP_WAIT_POLICY or GOMP_SPINCOUNT, or the system does not tell how long
+    threads wait, nothing is done. A second call changes nothing.
+    """
+    global _watching  # one for all of the process; a forked child has none, and may call this again
+    is_chosen = "OMP_WAIT_POLICY" in os.environ or os.environ.get("GOMP_SPINCOUNT", _SPINS) != _SPINS
+    if is_chosen or not waited() or (_watching is not None and _watching.is_alive()):
+        return
+    _watching = _Watch()
+    _watching.start()
+
+
+def times() -> tuple[float, float, float]:
+    """Read three clocks, of which only differences mean anything.
+
+    Returns:
+        The time, the time that this process waited for cores, and the one that others used of its cores; seconds.
+    """
+    return time.monotonic(), waited(), _used() - time.process_time()
+
+
+def waited() -> float:
+    """Sum the time that this process's threads were ready to run and had no core.
+
+    Returns:
+        Seconds, of all threads that live; 0 where the system does not tell.
+    """
+    total = 0
+    for folder in _entries(Path("/proc/self/task")):
+        words = _read(folder / "schedstat").split()  # nanoseconds run, nanoseconds waited, times run
+        total += int(words[1]) if len(words) == 3 else 0
+    return total / 1e9
+
+
+def _used() -> float:
+    """Sum the time that all processes have used of the cores that this one may use, in seconds."""
+    mine = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    lines = [line.split() for line in _read(Path("/proc/stat")).splitlines()]
+    # user, nice, system, idle, waiting for disks, interrupts twice, taken by the machine below
+    ticks = sum(int(words[place]) for words in lines if words and words[0] in mine for place in (1, 2, 3, 6, 7))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _openmp_libraries() -> set[str]:
+    """Find the GNU OpenMP libraries that this process has loaded; packages bring their own."""
+    return {line.split()[-1] for line in _read(Path("/proc/self/maps")).splitlines() if "/libgomp" in line}
 
 
 def threads_for(share: float, cores: int) -> int | None:
@@ -86,6 +199,13 @@ def _read(path: Path) -> str:
         return path.read_text("utf-8", "replace")
     except OSError:
         return ""
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
 
 
 def _cores() -> int:

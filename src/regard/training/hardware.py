@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import statistics
 import sys
 import time
 from collections.abc import Callable, Generator
@@ -15,10 +14,14 @@ from pathlib import Path
 import torch
 
 from regard.errors import ResourceError, UsageError
+from regard.sharing import watch
+
+# Trials of a number of threads: so many, and until they took so long.
+_LEAST_TRIALS, _MOST_TRIALS, _TRIAL_S = 3, 20, 1.5
 
 
 def choose(name: str) -> torch.device:
-    """Choose the device.
+    """Choose the device, and watch from now on whether others want this machine's cores too.
 
     Args:
         name: ``auto`` (a GPU where there is one), ``cpu``, ``cuda``, ``cuda:1``, …
@@ -29,6 +32,7 @@ def choose(name: str) -> torch.device:
     Raises:
         UsageError: There is no such device.
     """
+    watch()
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -74,7 +78,8 @@ def quickest_threads(work: Callable[[], None]) -> int:
     threads wait for each other at every operation.
 
     Args:
-        work: A piece of the work, a second or so at most.
+        work: A piece of the work, a second or so at most; done three times in each way, and more often where it is
+            short.
 
     Returns:
         1, or the number that torch has now.
@@ -82,19 +87,21 @@ def quickest_threads(work: Callable[[], None]) -> int:
     all_threads = torch.get_num_threads()
     if all_threads == 1:
         return 1
-    seconds: dict[int, list[float]] = {all_threads: [], 1: []}
+    seconds = {all_threads: 0.0, 1: 0.0}
     work()  # what is only done once is not counted
     try:
-        for _ in range(3):
-            for threads, spent in seconds.items():
+        for times in range(_MOST_TRIALS):
+            if times >= _LEAST_TRIALS and sum(seconds.values()) > _TRIAL_S:
+                break
+            for threads in seconds:
                 torch.set_num_threads(threads)
                 began = time.perf_counter()
                 work()
-                spent.append(time.perf_counter() - began)
+                seconds[threads] += time.perf_counter() - began
     finally:
         torch.set_num_threads(all_threads)
-    # The slowest counts for many threads: one bad moment in three means that there will be more of them.
-    return all_threads if max(seconds[all_threads]) < 0.9 * statistics.median(seconds[1]) else 1
+    # Sums, not medians: bad moments will come again.
+    return all_threads if seconds[all_threads] < 0.9 * seconds[1] else 1
 
 
 def describe(device: torch.device) -> str:
