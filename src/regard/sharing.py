@@ -51,7 +51,6 @@ class _Watch(threading.Thread):
     """
 
     def __init__(self) -> None:
-        """Make it; it ends with the process."""
         super().__init__(name="regard-watch", daemon=True)
 
     def run(self) -> None:
@@ -81,7 +80,6 @@ class _Crowd(threading.Thread):
     """
 
     def __init__(self) -> None:
-        """Make it."""
         super().__init__(name="regard-crowd", daemon=True)
         self.over = threading.Event()
 
