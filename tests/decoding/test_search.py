@@ -58,6 +58,25 @@ def logp(model: nn.Module, source: list[int], target: list[int]) -> np.ndarray:
         return model.head(hidden_ND).log_softmax(-1).numpy()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("ends", "calls"), [((), 4), ((END,), 5)])
+def test_nothing_is_scored_behind_the_limit_but_an_end(
+    kind: str, ends: tuple[int, ...], calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = model_of(kind, 6, 0, -50.0)
+    steps, step = [], model.step
+    monkeypatch.setattr(model, "step", lambda *given: (steps.append(1), step(*given))[1])
+    source_M, segments = torch.tensor([3, 4, 5]), Segments.ragged([2, 1])
+    options = DecodeOptions(length_penalty=0.0)
+    found = decode(model, source_M, segments, start_id=START, end_id=ends, options=options, limits=[4, 4])
+    assert len(steps) == calls
+    for [hypothesis], source in zip(found, ([3, 4], [5]), strict=True):
+        assert len(hypothesis.tokens) == 4
+        assert not hypothesis.ended
+        scores = logp(model, source, hypothesis.tokens)[range(4), hypothesis.tokens]
+        assert hypothesis.logprob == pytest.approx(scores.sum())
+
+
 def random_sources(count: int, seed: int, longest: int = 6) -> list[list[int]]:
     draws = np.random.default_rng(seed)
     return [draws.integers(0, SOURCE_VOCAB, draws.integers(1, longest + 1)).tolist() for _ in range(count)]

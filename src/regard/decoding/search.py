@@ -267,6 +267,9 @@ class _Search:
         lane.logprobs[0] = logprob
         if self.listen is not None:
             self.listen(lane.number, token)
+        if len(tokens) == lane.limit and not self.end_ids:  # what comes next could not end it either
+            self._finish(lane, tokens, logprob, False)
+            return False
         return True
 
     def _leave(self, group: Group, kept: list[int], width: int = 1, parents: list[list[int]] | None = None) -> None:

@@ -29,8 +29,15 @@ constexpr int MOST_ROWS = WIDTH == 16 ? 12 : 6;
 constexpr int PARTS = PANEL / WIDTH;  // registers of a panel's row
 constexpr int64_t FEW_ROWS = 48;      // up to here a thread prepares all rows itself, and nobody waits
 constexpr int64_t ROW_CHUNK = 16 * MOST_ROWS, INPUT_CHUNK = 384;
+constexpr int64_t WIDENED_ROWS = 12;   // from here on int8 weights are widened before they are multiplied
 constexpr int64_t WIDE_CHUNK = 128;    // pairs of inputs whose int8 weights are widened at once
 constexpr int64_t AHEAD_BYTES = 1024;  // weights are asked for so far ahead
+constexpr int64_t NEAR_BYTES = 1 << 18;  // of the second cache: panels that are gone through again, and those to come
+
+// What a tile asks for meanwhile: at its k-th inputs the bytes behind its weights at from + k · step.
+struct Ahead {
+    int64_t from, step;
+};
 
 enum Kind : int64_t { FP32 = 0, BF16 = 1, INT8 = 2 };
 
@@ -89,13 +96,13 @@ inline void load(const char* at, Floats* w) {
 
 // Rows × P panels over some inputs; x by rows (stride), or packed by inputs, R numbers each.
 template <int64_t KIND, int R, int P, bool PACKED>
-TILE tile(const float* x, int64_t stride, const char* weights, int64_t bytes, int64_t inputs, float* out) {
+TILE tile(const float* x, int64_t stride, const char* weights, int64_t bytes, int64_t inputs, Ahead ahead, float* out) {
     constexpr int64_t STEP = PANEL * (KIND == FP32 ? 4 : 2);
     Floats sum[R][P][PARTS] = {};
     for (int64_t k = 0; k < inputs; ++k) {
         Floats w[P][PARTS];
 #pragma GCC unroll 8
-        for (int p = 0; p < P; ++p) __builtin_prefetch(weights + p * bytes + k * STEP + AHEAD_BYTES);
+        for (int p = 0; p < P; ++p) __builtin_prefetch(weights + p * bytes + ahead.from + k * ahead.step);
 #pragma GCC unroll 8
         for (int p = 0; p < P; ++p) {
             load<KIND>(weights + p * bytes + k * STEP, w[p]);
@@ -126,7 +133,7 @@ TILE tile(const float* x, int64_t stride, const char* weights, int64_t bytes, in
 // -------------------------------------------------------------------------------------------------- one tile: integers
 
 #if defined(__AVX2__) && !defined(__AVX512BW__)
-constexpr bool IS_WIDENED = true;  // for many rows weights are made 16 bits once, not for each group of them
+constexpr bool IS_WIDENED = true;  // for more rows weights are made 16 bits once, not for each group of them
 
 inline void add(__m256i& sum, __m256i one, __m256i w) {
 #if defined(__AVXVNNI__)
@@ -164,7 +171,8 @@ void tile_wide(const int32_t*, const int16_t*, int64_t, int32_t*) {}
 
 // Exact: |activation| ≤ levels, |weight| ≤ 127, and levels · 127 · inputs < 2³¹. A pair of inputs is one 32-bit number.
 template <int R, int P, bool PACKED>
-TILE tile_int8(const int32_t* x, int64_t stride, const char* weights, int64_t bytes, int64_t pairs, int32_t* out) {
+TILE tile_int8(const int32_t* x, int64_t stride, const char* weights, int64_t bytes, int64_t pairs, Ahead ahead,
+               int32_t* out) {
 #if defined(__AVX512BW__)
     __m512i sum[R][P] = {};
     for (int64_t k = 0; k < pairs; ++k) {
@@ -195,7 +203,7 @@ TILE tile_int8(const int32_t* x, int64_t stride, const char* weights, int64_t by
 #pragma GCC unroll 8
             for (int p = 0; p < P; ++p) {
                 const char* at = weights + p * bytes + k * 32;
-                if (!first) __builtin_prefetch(at + AHEAD_BYTES);
+                if (!first) __builtin_prefetch(weights + p * bytes + ahead.from + k * ahead.step);
 #pragma GCC unroll 2
                 for (int part = 0; part < PASS; ++part)
                     w[p][part] = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)(at + 16 * (first + part))));
@@ -340,17 +348,17 @@ struct Groups {
 
 template <int64_t KIND, int R, int P, bool PACKED>
 void one(const Call& c, const void* x, int64_t stride, int64_t row, int64_t panel, int64_t from, int64_t inputs,
-         const float* scales_N) {
+         Ahead ahead, const float* scales_N) {
     int64_t bytes = panel_bytes(c.m);
     const char* weights = (const char*)c.m.weights + panel * bytes;
     if constexpr (KIND == INT8) {
         alignas(64) int32_t out[R * P * PANEL];
-        tile_int8<R, P, PACKED>((const int32_t*)x, stride, weights, bytes, inputs, out);
+        tile_int8<R, P, PACKED>((const int32_t*)x, stride, weights, bytes, inputs, ahead, out);
         give_int8<P>(c, out, R, row, panel, scales_N);
     } else {
         alignas(64) float out[R * P * PANEL];
         weights += from * PANEL * (KIND == FP32 ? 4 : 2);
-        tile<KIND, R, P, PACKED>((const float*)x, stride, weights, bytes, inputs, out);
+        tile<KIND, R, P, PACKED>((const float*)x, stride, weights, bytes, inputs, ahead, out);
         give<P>(c, out, R, row, panel, from == 0, from + inputs == c.m.inputs);
     }
 }
@@ -358,40 +366,19 @@ void one(const Call& c, const void* x, int64_t stride, int64_t row, int64_t pane
 // Some rows (R of them) × some panels.
 template <int64_t KIND, bool PACKED, int R = MOST_ROWS>
 void strip(const Call& c, int rows, const void* x, int64_t stride, int64_t row, int64_t panel, int64_t end,
-           int64_t from, int64_t inputs, const float* scales_N) {
+           int64_t from, int64_t inputs, Ahead ahead, const float* scales_N) {
     if constexpr (R > 1) {
         if (rows < R)
-            return strip<KIND, PACKED, R - 1>(c, rows, x, stride, row, panel, end, from, inputs, scales_N);
+            return strip<KIND, PACKED, R - 1>(c, rows, x, stride, row, panel, end, from, inputs, ahead, scales_N);
     }
     constexpr int P = panels_for(KIND, R);
-    for (; panel + P <= end; panel += P) one<KIND, R, P, PACKED>(c, x, stride, row, panel, from, inputs, scales_N);
-    for (; panel < end; ++panel) one<KIND, R, 1, PACKED>(c, x, stride, row, panel, from, inputs, scales_N);
+    for (; panel + P <= end; panel += P)
+        one<KIND, R, P, PACKED>(c, x, stride, row, panel, from, inputs, ahead, scales_N);
+    for (; panel < end; ++panel) one<KIND, R, 1, PACKED>(c, x, stride, row, panel, from, inputs, ahead, scales_N);
 }
 
-// A thread's panels of a call of few rows.
-template <int64_t KIND>
-void few(const Call& c, int64_t begin, int64_t end) {
-    const void* x = c.x;
-    int64_t stride = c.stride, inputs = c.m.inputs;
-    thread_local std::vector<int16_t> quantized;
-    float scales_N[FEW_ROWS];
-    if constexpr (KIND == INT8) {
-        inputs = (inputs + 1) / 2, stride = inputs;
-        quantized.resize(c.rows * inputs * 2);
-        for (int64_t n = 0; n < c.rows; ++n)
-            scales_N[n] = quantize(c.x + n * c.stride, c.m.inputs, c.m.levels, quantized.data() + n * inputs * 2);
-        x = quantized.data();
-    }
-    Groups groups(c.rows);
-    int64_t step = groups.count > 1 ? 2 : end - begin;  // the second group finds the panels in the cache
-    for (int64_t panel = begin; panel < end; panel += step)
-        for (int64_t group = 0; group < groups.count; ++group) {
-            int64_t row = groups.first(group);
-            strip<KIND, false>(c, groups.first(group + 1) - row, (const float*)x + row * stride, stride, row, panel,
-                               std::min(panel + step, end), 0, inputs, scales_N + row);
-        }
-    finish(c, 0, c.rows, begin, end);
-}
+// Bytes of a panel's weights for one step of a tile.
+constexpr int64_t step_bytes(int64_t kind) { return PANEL * (kind == FP32 ? 4 : 2); }
 
 // Lay some inputs of a group of rows out by inputs.
 void interleave(const int32_t* x, int64_t stride, int64_t rows, int64_t inputs, int32_t* out) {
@@ -423,6 +410,53 @@ void panel_wide(const Call& c, const Groups& groups, const int32_t* packed, int6
         }
     }
     give_int8<1>(c, sums, (int)groups.rows, row, panel, scales_N);
+}
+
+// A thread's panels of a call of few rows.
+template <int64_t KIND>
+void few(const Call& c, int64_t begin, int64_t end) {
+    const void* x = c.x;
+    int64_t stride = c.stride, inputs = c.m.inputs;
+    thread_local std::vector<int16_t> quantized;
+    float scales_N[FEW_ROWS];
+    if constexpr (KIND == INT8) {
+        inputs = (inputs + 1) / 2, stride = inputs;
+        quantized.resize(c.rows * inputs * 2);
+        for (int64_t n = 0; n < c.rows; ++n)
+            scales_N[n] = quantize(c.x + n * c.stride, c.m.inputs, c.m.levels, quantized.data() + n * inputs * 2);
+        x = quantized.data();
+    }
+    Groups groups(c.rows);
+    if constexpr (KIND == INT8 && IS_WIDENED) {
+        if (c.rows >= WIDENED_ROWS) {
+            thread_local std::vector<int32_t> packed;
+            packed.resize(c.rows * inputs);
+            for (int64_t group = 0; group < groups.count; ++group) {
+                int64_t row = groups.first(group);
+                interleave((const int32_t*)x + row * stride, stride, groups.first(group + 1) - row, inputs,
+                           packed.data() + row * inputs);
+            }
+            for (int64_t panel = begin; panel < end; ++panel)
+                panel_wide(c, groups, packed.data(), inputs, 0, panel, scales_N);
+            return finish(c, 0, c.rows, begin, end);
+        }
+    }
+    int64_t step = end - begin;
+    Ahead ahead{AHEAD_BYTES, step_bytes(KIND)};
+    // Of several groups the first finds the panels in memory, the others in a cache. So that it does not wait, each
+    // group asks for a part of the panels that come next.
+    if (groups.count > 1) {
+        step = 4 * panel_bytes(c.m) <= NEAR_BYTES ? 2 : 1;
+        ahead.step /= groups.count;
+    }
+    for (int64_t panel = begin; panel < end; panel += step)
+        for (int64_t group = 0; group < groups.count; ++group) {
+            int64_t row = groups.first(group);
+            if (groups.count > 1) ahead.from = step * panel_bytes(c.m) + group * ahead.step * inputs;
+            strip<KIND, false>(c, groups.first(group + 1) - row, (const float*)x + row * stride, stride, row, panel,
+                               std::min(panel + step, end), 0, inputs, ahead, scales_N + row);
+        }
+    finish(c, 0, c.rows, begin, end);
 }
 
 template <int64_t KIND>
@@ -463,7 +497,7 @@ void many(const Call& c, int threads) {
                     for (int64_t group = 0; group < groups.count; ++group) {
                         int64_t first = groups.first(group), rows = groups.first(group + 1) - first;
                         strip<KIND, true>(c, rows, packed.data() + first * count, 0, row + first, panel, panel + 1,
-                                          from, count, scales_N + first);
+                                          from, count, {AHEAD_BYTES, step_bytes(KIND)}, scales_N + first);
                     }
                 }
                 if (from + count == inputs) finish(c, row, std::min(ROW_CHUNK, c.rows - row), begin, end);

@@ -97,7 +97,7 @@ class PackedBlock:
             ContextError: A slot would hold more than its capacity.
         """
         rows, kernel = x_ND.shape[0], native.load()[0]
-        if bias is not None or not cache.max_len or not cache.past.on_host or not 0 < rows < MANY_ROWS:
+        if bias is not None or not cache.past.on_host or not 0 < rows < MANY_ROWS:
             return None
         if kernel is None or torch.compiler.is_compiling() or (x_ND.requires_grad and torch.is_grad_enabled()):
             return None
