@@ -121,7 +121,7 @@ class Additive(Score):
         nn.init.uniform_(self.v_HK, -1 / math.sqrt(head_dim), 1 / math.sqrt(head_dim))
 
     def forward(self, q_BTHK: Tensor, k_BSHK: Tensor, at: Grid) -> Tensor:
-        hidden_BTSHK = torch.tanh(q_BTHK[:, :, None] + k_BSHK[:, None])
+        hidden_BTSHK = (q_BTHK[:, :, None] + k_BSHK[:, None]).tanh_()  # in place: the largest there is here
         return torch.einsum("btshk,hk->bhts", hidden_BTSHK, self.v_HK[at.head.flatten()].to(hidden_BTSHK.dtype))
 
 
