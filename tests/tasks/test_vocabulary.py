@@ -60,6 +60,30 @@ def test_lots_give_what_all_rows_give(smoothing: float, bias: bool) -> None:
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
+def test_a_second_backward_pass_gives_the_same() -> None:
+    model, hidden_ND, labels_N = Scorer(), torch.randn(N, D, requires_grad=True), torch.randint(0, V, (N,))
+    loss = VocabularyLoss()(model, hidden_ND, labels_N, 0.1).sum
+    inputs = [hidden_ND, *model.parameters()]
+    first = torch.autograd.grad(loss, inputs, torch.tensor(0.5), retain_graph=True)
+    for one in first:
+        one.fill_(torch.nan)  # what was given away is the taker's
+    second = torch.autograd.grad(loss, inputs, torch.tensor(0.25), retain_graph=True)
+    third = torch.autograd.grad(loss, inputs, torch.tensor(0.5))
+    for one, other in zip(second, third, strict=True):
+        torch.testing.assert_close(2 * one, other, rtol=1e-6, atol=0)
+    with pytest.raises(RuntimeError, match="second time"):
+        torch.autograd.grad(loss, inputs)
+
+
+def test_the_weights_gradient_is_given_away() -> None:
+    model, hidden_ND, labels_N = Scorer(), torch.randn(N, D, requires_grad=True), torch.randint(0, V, (N,))
+    loss = VocabularyLoss()(model, hidden_ND, labels_N, 0.0).sum
+    before = [grad.data_ptr() for grad in loss.grad_fn.grads]  # type: ignore[union-attr]
+    loss.backward()
+    grads = [hidden_ND.grad, *(parameter.grad for parameter in model.parameters())]
+    assert [grad.data_ptr() for grad in grads if grad is not None] == before
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_gradients_are_those_of_differences(smoothing: float) -> None:
     labels_N = torch.randint(0, V, (N,))

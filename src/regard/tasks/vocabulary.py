@@ -7,7 +7,7 @@ scored and of the last layer; then their scores make room for the next rows'. Ea
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,23 +57,21 @@ def compare(
 Compare = Callable[[Tensor, Tensor, float, bool, int], tuple[Tensor, ...]]
 
 
-class _Fused(torch.autograd.Function):
-    """Last layer and loss in one, lot after lot; gradients are computed beside the loss and scaled in the backward."""
+@dataclass(frozen=True)
+class _Lots:
+    """How rows are scored and compared, lot after lot."""
 
-    @staticmethod
-    def forward(  # pyrefly: ignore[bad-override]
-        ctx: Any,
-        hidden_ND: Tensor,
-        weight_VD: Tensor,
-        bias_V: Tensor | None,
-        labels_N: Tensor,
-        smoothing: float,
-        dtype: torch.dtype,
-        compare: Compare,
-        differentiates: bool,
-        size: int,
-    ) -> tuple[Tensor, Tensor]:
-        wants_hidden, wants_weight, wants_bias = (differentiates and needs for needs in ctx.needs_input_grad[:3])
+    smoothing: float
+    dtype: torch.dtype
+    compare: Compare
+    size: int  # of a lot, in rows
+
+    def run(
+        self, hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, labels_N: Tensor, wants: Sequence[bool]
+    ) -> tuple[Tensor, Tensor, list[Tensor | None]]:
+        """Give the loss, the plain one, and the gradients that are wanted of what is scored, weights and bias."""
+        wants_hidden, wants_weight, wants_bias = wants
+        dtype, size = self.dtype, self.size
         rows_ND, table_VD = hidden_ND.to(dtype), weight_VD.to(dtype)
         added_V = None if bias_V is None else bias_V.to(dtype)
         grad_ND = torch.empty_like(rows_ND) if wants_hidden else None
@@ -90,8 +88,7 @@ class _Fused(torch.autograd.Function):
             sizes = (len(labels_C), scores_CW.shape[1])
             logits_CW = scores_CW.new_empty(0).set_(scores_CW.untyped_storage(), 0, sizes, (sizes[1], 1))
             _product(rows_CD, table_VD, added_V, logits_CW[:, :vocab_size])
-            wants_any = wants_hidden or wants_weight or wants_bias
-            smoothed, nll, *grads = compare(logits_CW, labels_C, smoothing, wants_any, vocab_size)
+            smoothed, nll, *grads = self.compare(logits_CW, labels_C, self.smoothing, any(wants), vocab_size)
             sums.append((smoothed, nll))
             if not grads:
                 continue
@@ -104,16 +101,40 @@ class _Fused(torch.autograd.Function):
                 grad_C = grad_CV.sum(0, dtype=weight_VD.dtype)
                 grad_V = grad_C if grad_V is None else grad_V.add_(grad_C)
             del grad_CV
-        ctx.save_for_backward(None if grad_ND is None else grad_ND.to(hidden_ND.dtype), grad_VD, grad_V)
         loss, report = (torch.stack(one).sum() for one in zip(*sums, strict=True))
+        return loss, report, [None if grad_ND is None else grad_ND.to(hidden_ND.dtype), grad_VD, grad_V]
+
+
+class _Fused(torch.autograd.Function):
+    """Last layer and loss in one, lot after lot; gradients are computed beside the loss and scaled in the backward."""
+
+    @staticmethod
+    def forward(  # pyrefly: ignore[bad-override]
+        ctx: Any,
+        hidden_ND: Tensor,
+        weight_VD: Tensor,
+        bias_V: Tensor | None,
+        labels_N: Tensor,
+        lots: _Lots,
+        differentiates: bool,
+    ) -> tuple[Tensor, Tensor]:
+        wants = [differentiates and needs for needs in ctx.needs_input_grad[:3]]
+        loss, report, ctx.grads = lots.run(hidden_ND, weight_VD, bias_V, labels_N, wants)
+        ctx.save_for_backward(hidden_ND, weight_VD, bias_V, labels_N)
+        ctx.lots = lots
         ctx.mark_non_differentiable(report)
         return loss, report
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, grad_report: Tensor) -> tuple[Tensor | None, ...]:  # pyrefly: ignore[bad-override]
-        scaled = (None if one is None else one * grad.to(one.dtype) for one in ctx.saved_tensors)
-        return *scaled, None, None, None, None, None, None
+        # What was computed is scaled in place and given away: the weights' gradient is as large as they are. A second
+        # backward pass through a graph that was kept computes it anew.
+        tensors, grads, ctx.grads = ctx.saved_tensors, ctx.grads, None
+        if grads is None:
+            _, _, grads = ctx.lots.run(*tensors, ctx.needs_input_grad[:3])
+        scaled = (None if one is None else one.mul_(grad.to(one.dtype)) for one in grads)
+        return *scaled, None, None, None
 
 
 def _product(rows_CD: Tensor, table_VD: Tensor, added_V: Tensor | None, to_CV: Tensor) -> None:
@@ -169,8 +190,8 @@ class VocabularyLoss:
         read_ND = model.before_output(hidden_ND)
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else last.weight.dtype
         with torch.autocast(device, enabled=False):
-            tensors = read_ND, last.weight, last.bias, labels_N
-            loss, report = _Fused.apply(*tensors, smoothing, dtype, self.compare, differentiates, size)
+            lots = _Lots(smoothing, dtype, self.compare, size)
+            loss, report = _Fused.apply(read_ND, last.weight, last.bias, labels_N, lots, differentiates)
         return Loss(loss, report)
 
     def compiled(self) -> VocabularyLoss:
