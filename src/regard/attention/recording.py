@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from itertools import chain
 from types import TracebackType
 
 import torch
@@ -142,7 +143,7 @@ class record(Mapping[str, list[Rows]]):  # noqa: N801 - used like a function: wi
         for blocks in self._sequences_of(q_NHK, k_MGK, q_segments, k_segments, mask, bias, score):
             self._is_empty = False
             if self._sink is None:
-                self._rows[layer].append(_joined(list(blocks)))
+                self._rows[layer].append(_joined(blocks))
                 continue
             for block in blocks:
                 self._sink(layer, block)
@@ -196,12 +197,18 @@ class record(Mapping[str, list[Rows]]):  # noqa: N801 - used like a function: wi
                 yield blocks(sequence, name, queries)
 
 
-def _joined(blocks: list[Rows]) -> Rows:
-    """Give the blocks of a sequence as one."""
-    if len(blocks) == 1:
-        return blocks[0]
-    queries = tuple(query for block in blocks for query in block.queries)
-    return replace(blocks[0], queries=queries, weights_HTS=torch.cat([block.weights_HTS for block in blocks], 1))
+def _joined(blocks: Iterator[Rows]) -> Rows:
+    """Give the blocks of a sequence as one; each goes to its place as it comes, and is not kept beside it."""
+    first = next(blocks)
+    if len(first.queries) == first.num_queries:
+        return first
+    heads, _, keys = first.weights_HTS.shape
+    weights_HTS = first.weights_HTS.new_empty(heads, first.num_queries, keys)
+    queries: list[int] = []
+    for block in chain([first], blocks):
+        weights_HTS[:, len(queries) : len(queries) + len(block.queries)] = block.weights_HTS
+        queries += block.queries
+    return replace(first, queries=tuple(queries), weights_HTS=weights_HTS)
 
 
 _active: ContextVar[tuple[record, ...]] = ContextVar("regard_recorders", default=())

@@ -29,9 +29,9 @@ constexpr int MOST_ROWS = WIDTH == 16 ? 12 : 6;
 constexpr int PARTS = PANEL / WIDTH;  // registers of a panel's row
 constexpr int64_t FEW_ROWS = 48;      // up to here a thread prepares all rows itself, and nobody waits
 constexpr int64_t ROW_CHUNK = 16 * MOST_ROWS, INPUT_CHUNK = 384;
-constexpr int64_t WIDENED_ROWS = 12;   // from here on int8 weights are widened before they are multiplied
-constexpr int64_t WIDE_CHUNK = 128;    // pairs of inputs whose int8 weights are widened at once
-constexpr int64_t AHEAD_BYTES = 1024;  // weights are asked for so far ahead
+constexpr int64_t WIDENED_ROWS = 12;     // from here on int8 weights are widened before they are multiplied
+constexpr int64_t WIDE_CHUNK = 128;      // pairs of inputs whose int8 weights are widened at once
+constexpr int64_t AHEAD_BYTES = 1024;    // weights are asked for so far ahead
 constexpr int64_t NEAR_BYTES = 1 << 18;  // of the second cache: panels that are gone through again, and those to come
 
 // What a tile asks for meanwhile: at its k-th inputs the bytes behind its weights at from + k · step.
@@ -64,13 +64,10 @@ constexpr int panels_for(int64_t kind, int rows) {
 
 enum Act : int64_t { NONE = 0, RELU = 1, GELU_TANH = 2, GELU_QUICK = 3, SILU = 4 };
 
-int64_t panel_bytes(const Matrix& m) {
-    switch (m.kind) {
-        case FP32: return m.inputs * PANEL * 4;
-        case BF16: return m.inputs * PANEL * 2;
-        default: return (m.inputs + 1) / 2 * PANEL * 2;
-    }
-}
+// Bytes of a panel's weights for one step of a tile: an input, or a pair of them.
+constexpr int64_t step_bytes(int64_t kind) { return PANEL * (kind == FP32 ? 4 : 2); }
+
+int64_t panel_bytes(const Matrix& m) { return (m.kind == INT8 ? (m.inputs + 1) / 2 : m.inputs) * step_bytes(m.kind); }
 
 // ---------------------------------------------------------------------------------------------------- one tile: floats
 
@@ -97,7 +94,7 @@ inline void load(const char* at, Floats* w) {
 // Rows × P panels over some inputs; x by rows (stride), or packed by inputs, R numbers each.
 template <int64_t KIND, int R, int P, bool PACKED>
 TILE tile(const float* x, int64_t stride, const char* weights, int64_t bytes, int64_t inputs, Ahead ahead, float* out) {
-    constexpr int64_t STEP = PANEL * (KIND == FP32 ? 4 : 2);
+    constexpr int64_t STEP = step_bytes(KIND);
     Floats sum[R][P][PARTS] = {};
     for (int64_t k = 0; k < inputs; ++k) {
         Floats w[P][PARTS];
@@ -357,7 +354,7 @@ void one(const Call& c, const void* x, int64_t stride, int64_t row, int64_t pane
         give_int8<P>(c, out, R, row, panel, scales_N);
     } else {
         alignas(64) float out[R * P * PANEL];
-        weights += from * PANEL * (KIND == FP32 ? 4 : 2);
+        weights += from * step_bytes(KIND);
         tile<KIND, R, P, PACKED>((const float*)x, stride, weights, bytes, inputs, ahead, out);
         give<P>(c, out, R, row, panel, from == 0, from + inputs == c.m.inputs);
     }
@@ -376,9 +373,6 @@ void strip(const Call& c, int rows, const void* x, int64_t stride, int64_t row, 
         one<KIND, R, P, PACKED>(c, x, stride, row, panel, from, inputs, ahead, scales_N);
     for (; panel < end; ++panel) one<KIND, R, 1, PACKED>(c, x, stride, row, panel, from, inputs, ahead, scales_N);
 }
-
-// Bytes of a panel's weights for one step of a tile.
-constexpr int64_t step_bytes(int64_t kind) { return PANEL * (kind == FP32 ? 4 : 2); }
 
 // Lay some inputs of a group of rows out by inputs.
 void interleave(const int32_t* x, int64_t stride, int64_t rows, int64_t inputs, int32_t* out) {
