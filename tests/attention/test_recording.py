@@ -1,5 +1,7 @@
 """Recording that streams: the same rows in small blocks, nothing kept, nothing large made."""
 
+import weakref
+
 import pytest
 import torch
 from largest import Largest
@@ -66,6 +68,24 @@ def test_a_row_that_is_larger_than_a_block_comes_alone(monkeypatch: pytest.Monke
     with record(layer, sink=lambda name, rows: blocks.append(rows)):
         layer(torch.randn(7, 6), Segments.ragged([7]))
     assert [block.queries for block in blocks] == [(n,) for n in range(7)]
+
+
+def test_blocks_are_not_kept_beside_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, made, alive = MultiHeadAttention(6, 3), [], []
+
+    def counted(*given) -> Rows:
+        rows = Rows(*given)
+        made.append(weakref.ref(rows))
+        alive.append(sum(one() is not None for one in made))
+        return rows
+
+    monkeypatch.setattr(recording, "BLOCK_BYTES", 5)
+    monkeypatch.setattr(recording, "Rows", counted)
+    with record(layer) as rows:
+        layer(torch.randn(40, 6), Segments.ragged([40]))
+    assert len(made) == 40
+    assert max(alive) <= 3  # the first, the one before, and the new one
+    assert next(iter(rows.values()))[0].weights_HTS.shape == (3, 40, 40)
 
 
 def test_nothing_recorded_is_refused_with_a_sink_too() -> None:
