@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -141,7 +141,8 @@ def _work(seconds: float) -> None:
 
 
 @linux
-def test_waiting_for_a_core_is_seen_and_who_has_it():
+def test_waiting_for_a_core_is_seen_and_who_has_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sharing, "_all_cores", {min(os.sched_getaffinity(0))})
     with _on_one_core(others=3):
         before = sharing.times()
         _work(1.5)
@@ -168,6 +169,7 @@ def test_threads_sleep_soon_while_others_want_the_cores(monkeypatch: pytest.Monk
 
     monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    cores = len(os.sched_getaffinity(0))
     sharing.watch()
     sharing.watch()
     assert sum(thread.name == "regard-watch" for thread in threading.enumerate()) == 1
@@ -176,9 +178,55 @@ def test_threads_sleep_soon_while_others_want_the_cores(monkeypatch: pytest.Monk
     with _on_one_core(others=2):
         assert wait(1, 0.1)
         # The library believes in more threads than cores because there are: they sleep.
-        assert tasks() - before > len(os.sched_getaffinity(0))
+        assert eventually(lambda: tasks() - before > cores)
     assert wait(0, 0.0)
-    assert tasks() <= before
+    assert eventually(lambda: tasks() <= before)
+
+
+def eventually(is_so: Callable[[], bool]) -> bool:
+    """Whether something becomes so within some seconds."""
+    until = time.monotonic() + 10
+    while not is_so() and time.monotonic() < until:
+        time.sleep(0.02)
+    return is_so()
+
+
+@linux
+def test_a_forked_child_watches_too():
+    fork = "import os, threading, time, regard.sharing as s; s.watch(); child = os.fork()"
+    show = "print([t.name for t in threading.enumerate()], flush=True)"
+    wait = "os._exit(0) if child == 0 else os.waitpid(child, 0)"
+    assert (
+        _shown(f"import warnings; warnings.simplefilter('ignore'); {fork}; {show}; {wait}").splitlines()
+        == ["['MainThread', 'regard-watch']"] * 2
+    )
+
+
+@linux
+def test_no_thread_is_added_where_none_can_be():
+    limits = "import resource, regard.sharing as s; resource.setrlimit(resource.RLIMIT_AS, (1 << 28, 1 << 28))"
+    assert _shown(f"{limits}; print(s._has_room(1000), s._has_room(1))") == "False True"
+
+
+@linux
+@pytest.mark.parametrize("name", sharing._BINDING)
+def test_who_binds_threads_is_not_watched(name: str):
+    show = "import regard, threading; regard.sharing.watch(); print(threading.active_count())"
+    assert _shown(show, **{name: "true"}) == "1"
+    assert _shown(SHOW, **{name: "true"}) == "300"
+
+
+@linux
+def test_libraries_are_found_by_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "a place").mkdir()
+    names = ["a place/libgomp.so.1", "libgomp-1a2b.so.1.0.0", "libgomp-gone.so.1", "libgompx.so", "libother.so"]
+    for name in names:
+        if "gone" not in name:
+            (tmp_path / name).write_bytes(b"")
+    lines = [f"7f00-7f01 r-xp 00000000 08:01 1234    {tmp_path / name}" for name in names]
+    maps = "\n".join(["7f00-7f01 rw-p 00000000 00:00 0", *lines, f"{lines[0]} (deleted)"])
+    monkeypatch.setattr(sharing, "_read", lambda path: maps)
+    assert sharing._openmp_libraries() == {str(tmp_path / name) for name in names[:2]}
 
 
 @pytest.mark.parametrize("chosen", [{"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "ACTIVE"}])

@@ -10,7 +10,8 @@ Names are imported when they are first used, so that ``import regard`` costs not
 
 Threads that wait for each other spin while nobody else wants the cores, and soon sleep while somebody does, so that
 what else runs on the machine keeps its share: GOMP_SPINCOUNT becomes 30,000, and whoever trains or loads a model is
-watched (:func:`regard.sharing.watch`), unless OMP_WAIT_POLICY or GOMP_SPINCOUNT are set. And where a container's share
+watched (:func:`regard.sharing.watch`), unless OMP_WAIT_POLICY or GOMP_SPINCOUNT are set; where that cannot be
+watched, or the cores are more than 32, it becomes 300, and threads soon sleep. And where a container's share
 of the processor is less than its cores and OMP_NUM_THREADS is not set, it becomes the whole cores of that share. The
 OpenMP library reads both once, when torch is loaded: who imports torch before sets them himself.
 """

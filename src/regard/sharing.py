@@ -19,8 +19,12 @@ from pathlib import Path
 _SPINS = "30000"
 _FEW_SPINS = "300"  # where nobody can see whether others want them
 # Seconds between two looks, and the pressure (below): above the first, threads give way; below the second, so many
-# times in a row, they spin again. Two runs side by side have a half and more, spinning or not.
-_PERIOD, _CROWDED, _QUIET, _TIMES = 0.2, 0.12, 0.05, 3
+# times in a row, they spin again. Two runs side by side have a quarter and more, spinning or not.
+_PERIOD, _CROWDED, _QUIET, _TIMES = 0.2, 0.06, 0.025, 3
+_MOST_CORES = 32  # beyond it, as many threads for nothing are no longer cheap
+# What binds threads to cores, or bounds their number: cores are counted wrongly then, or threads cannot be added.
+_BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "OMP_DYNAMIC", "OMP_THREAD_LIMIT")
+_all_cores: set[int] = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()  # before torch binds us
 
 
 def give_way() -> None:
@@ -35,7 +39,7 @@ def give_way() -> None:
     if "torch" in sys.modules:
         return
     if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", _SPINS if waited() else _FEW_SPINS)
+        os.environ.setdefault("GOMP_SPINCOUNT", _SPINS if _can_watch() else _FEW_SPINS)
     if "OMP_NUM_THREADS" not in os.environ:
         threads = threads_for(processor_share(), _cores())
         if threads is not None:
@@ -45,9 +49,9 @@ def give_way() -> None:
 class _Watch(threading.Thread):
     """Looks now and then whether others use the cores that this process's threads wait for, and has them give way.
 
-    The pressure is the lesser of two times, as a share of the time between two looks: the one that this process's
-    threads waited for a core, and the one that other processes used. Threads that wait for their own like, as when
-    data is prepared, would only lose by sleeping.
+    The pressure is the lesser of two times, as a share of all cores' time between two looks: the one that this
+    process's threads waited for a core, and the one that other processes used. Threads that wait for their own like, as
+    when data is prepared, would only lose by sleeping.
     """
 
     def __init__(self) -> None:
@@ -55,14 +59,15 @@ class _Watch(threading.Thread):
 
     def run(self) -> None:
         """Look, for ever."""
-        before, quiet, crowd = times(), 0, None
+        before, quiet, crowd, took = times(), 0, None, 0.0
         while True:
-            time.sleep(_PERIOD)
+            time.sleep(max(_PERIOD, 100 * took))  # to look takes longer the more threads there are
             now = times()
+            took = time.monotonic() - now[0]
             passed, waiting, others = (new - old for new, old in zip(now, before, strict=True))
-            pressure, before = min(waiting, others) / passed, now
+            pressure, before = min(waiting, others) / passed / len(_all_cores), now
             quiet = quiet + 1 if pressure < _QUIET else 0
-            if crowd is None and pressure > _CROWDED:
+            if crowd is None and pressure > _CROWDED and _has_room(2 * len(_all_cores) + 2):
                 crowd = _Crowd()
                 crowd.start()
             elif crowd is not None and quiet >= _TIMES:
@@ -86,26 +91,68 @@ class _Crowd(threading.Thread):
     def run(self) -> None:
         """Begin and end an empty parallel region in each of the process's OpenMP libraries, and wait."""
         for path in _openmp_libraries():
-            library = ctypes.CDLL(path)
-            library.GOMP_parallel(library.omp_in_parallel, None, library.omp_get_num_procs() + 1, 0)
+            try:
+                library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD)
+                library.GOMP_parallel(library.omp_in_parallel, None, len(_all_cores) + 1, 0)
+            except (OSError, AttributeError):  # it is gone, or another library
+                continue
         self.over.wait()
 
 
+def _has_room(count: int) -> bool:
+    """Try whether so many threads can be added: where the OpenMP library fails to, it ends the process."""
+    over = threading.Event()
+    made: list[threading.Thread] = []
+    try:
+        for _ in range(count):
+            made.append(threading.Thread(target=over.wait, daemon=True))
+            made[-1].start()
+    except RuntimeError:
+        made.pop()
+        return False
+    finally:
+        over.set()
+        for thread in made:
+            thread.join()
+    return True
+
+
 _watching: threading.Thread | None = None
+_lock = threading.Lock()
 
 
 def watch() -> None:
     """See from now on whether other programs want the cores, and have waiting threads sleep soon while they do.
 
-    Where the user chose how threads wait, by OMP_WAIT_POLICY or GOMP_SPINCOUNT, or the system does not tell how long
-    threads wait, nothing is done. A second call changes nothing.
+    Where the user chose how threads wait, by OMP_WAIT_POLICY or GOMP_SPINCOUNT, or binds them to cores, or the system
+    does not tell how long threads wait, nothing is done. A second call changes nothing. A forked child watches too.
     """
-    global _watching  # one for all of the process; a forked child has none, and may call this again
+    global _watching  # one for all of the process
     is_chosen = "OMP_WAIT_POLICY" in os.environ or os.environ.get("GOMP_SPINCOUNT", _SPINS) != _SPINS
-    if is_chosen or not waited() or (_watching is not None and _watching.is_alive()):
+    if is_chosen or not _can_watch():
         return
-    _watching = _Watch()
-    _watching.start()
+    with _lock:
+        if _watching is None:
+            _watching = _Watch()
+            _watching.start()
+
+
+def _watch_again() -> None:
+    """Watch in a forked child, which has its parent's memory and none of its threads."""
+    global _watching, _lock
+    is_watched, _watching, _lock = _watching is not None, None, threading.Lock()
+    if is_watched:
+        watch()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_watch_again)
+
+
+def _can_watch() -> bool:
+    """Say whether pressure can be seen here, and met."""
+    is_bound = any(name in os.environ for name in _BINDING)
+    return not is_bound and len(_all_cores) <= _MOST_CORES and processor_share() >= len(_all_cores) and waited() > 0
 
 
 def times() -> tuple[float, float, float]:
@@ -132,7 +179,7 @@ def waited() -> float:
 
 def _used() -> float:
     """Sum the time that all processes have used of the cores that this one may use, in seconds."""
-    mine = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    mine = {f"cpu{number}" for number in _all_cores}
     lines = [line.split() for line in _read(Path("/proc/stat")).splitlines()]
     # user, nice, system, idle, waiting for disks, interrupts twice, taken by the machine below
     ticks = sum(int(words[place]) for words in lines if words and words[0] in mine for place in (1, 2, 3, 6, 7))
@@ -141,7 +188,8 @@ def _used() -> float:
 
 def _openmp_libraries() -> set[str]:
     """Find the GNU OpenMP libraries that this process has loaded; packages bring their own."""
-    return {line.split()[-1] for line in _read(Path("/proc/self/maps")).splitlines() if "/libgomp" in line}
+    mapped = {line.split(maxsplit=5)[-1] for line in _read(Path("/proc/self/maps")).splitlines()}
+    return {path for path in mapped if Path(path).name.startswith(("libgomp.", "libgomp-")) and Path(path).is_file()}
 
 
 def threads_for(share: float, cores: int) -> int | None:

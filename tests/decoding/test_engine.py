@@ -323,3 +323,18 @@ def test_draws_look_as_far_as_they_must(how: dict[str, Any]) -> None:
     ]
     assert max(rank_R) > 64
     assert torch.equal(got, sorted_RV.indices[torch.arange(300), torch.tensor(rank_R)])
+
+
+@pytest.mark.parametrize("ahead", [1, 3, 8])
+def test_what_a_model_proposes_to_itself_all_comes_without_an_end_too(ahead: int) -> None:
+    model = generator("gpt").model
+    rows, limits = [[1, 2, 3], [4, 5, 6]], [8, 8]
+    tokens, segments = torch.tensor([1, 2, 4, 5]), Segments.uniform(2, 2)
+    more: dict[str, Any] = {"start_id": torch.tensor([3, 6]), "end_id": (), "limits": limits, "prompts": rows}
+    plain = decode(model, tokens, segments, options=DecodeOptions(length_penalty=0.0), **more)
+    options = DecodeOptions(length_penalty=0.0, speculate=ahead)
+    found = decode(model, tokens, segments, options=options, proposer=Draft(model, 48), **more)
+    for [one], [other] in zip(found, plain, strict=True):
+        assert one.tokens == other.tokens
+        assert one.accepted == one.proposed
+        assert one.proposed >= 4

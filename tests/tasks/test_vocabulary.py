@@ -75,6 +75,17 @@ def test_a_second_backward_pass_gives_the_same() -> None:
         torch.autograd.grad(loss, inputs)
 
 
+def test_a_second_backward_pass_inside_autocast_is_as_exact() -> None:
+    model, hidden_ND, labels_N = Scorer(), torch.randn(N, D, requires_grad=True), torch.randint(0, V, (N,))
+    loss = VocabularyLoss()(model, hidden_ND, labels_N, 0.1).sum
+    inputs = [hidden_ND, *model.parameters()]
+    first = torch.autograd.grad(loss, inputs, retain_graph=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        second = torch.autograd.grad(loss, inputs)
+    for one, other in zip(first, second, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=0)
+
+
 def test_the_weights_gradient_is_given_away() -> None:
     model, hidden_ND, labels_N = Scorer(), torch.randn(N, D, requires_grad=True), torch.randint(0, V, (N,))
     loss = VocabularyLoss()(model, hidden_ND, labels_N, 0.0).sum

@@ -383,7 +383,8 @@ class _Search:
         if self.proposer is None or not count or self.prompts is None:
             return [[] for _ in group.lanes]
         texts = [self._text(lane, lane.tokens[0]) for lane in group.lanes]
-        room = max(lane.limit - len(lane.tokens[0]) for lane in group.lanes)
+        # The token at the limit comes from the scores behind those that are proposed, where nothing is scored after it.
+        room = max(lane.limit - len(lane.tokens[0]) for lane in group.lanes) - (not self.end_ids)
         count = min(count, room, count if self.context is None else self.context - max(map(len, texts)))
         if count < 1:
             return [[] for _ in group.lanes]

@@ -45,7 +45,7 @@ class Block(nn.Module):
         use_bias: Projections have biases.
 
     Attributes:
-        own: Asked first for each step of cached decoding, where it was packed so; else None.
+        own: Asked first for new tokens in cached decoding, where it was packed so; else None.
 
     Raises:
         ConfigError: The norm is neither pre nor post.

@@ -1,4 +1,4 @@
-"""Steps of cached decoding through a packed block by our own kernel: one call in the place of some thirty.
+"""Steps and prompts of cached decoding through a packed block by our own kernel: one call in the place of some thirty.
 
 The kernel checks nothing. Whatever does not look exactly as it expects goes module by module, where it is served or
 refused as ever.
@@ -51,10 +51,10 @@ class _Shared:
 class PackedBlock:
     """:meth:`regard.layers.block.Block.extend` of a block whose linear layers are packed for our own kernels.
 
-    It serves new tokens behind others, fewer than :data:`~regard.layers.packed_linear.MANY_ROWS` at once, in float32
-    without a gradient. It declines what would have to be seen between the products: recorded or silenced attention,
-    hooks, training; and what the kernel does not have: scores that are no scaled dot product, biases, chosen backends,
-    activations, norms and modules of other kinds.
+    It serves as many new tokens for each slot, behind others or first of all, fewer than
+    :data:`~regard.layers.packed_linear.MANY_ROWS` at once, in float32 without a gradient. It declines what would have
+    to be seen between the products: recorded or silenced attention, hooks, training; and what the kernel does not have:
+    scores that are no scaled dot product, biases, chosen backends, activations, norms and modules of other kinds.
 
     Args:
         block: The block; it is asked at each call whether it is still what it was.

@@ -132,7 +132,8 @@ class _Fused(torch.autograd.Function):
         # backward pass through a graph that was kept computes it anew.
         tensors, grads, ctx.grads = ctx.saved_tensors, ctx.grads, None
         if grads is None:
-            _, _, grads = ctx.lots.run(*tensors, ctx.needs_input_grad[:3])
+            with torch.autocast(grad.device.type, enabled=False):
+                _, _, grads = ctx.lots.run(*tensors, ctx.needs_input_grad[:3])
         scaled = (None if one is None else one.mul_(grad.to(one.dtype)) for one in grads)
         return *scaled, None, None, None
 
