@@ -51,7 +51,7 @@ def _shown(code: str, **more: str) -> str:
 
 
 def test_the_policy_is_set_where_the_user_says_nothing():
-    assert _shown(SHOW) == ("30000" if sharing.waited() else "300")
+    assert _shown(SHOW) == ("30000" if sharing._can_watch() else "300")
     assert _shown(SHOW, GOMP_SPINCOUNT="77") == "77"
     assert _shown(SHOW, OMP_WAIT_POLICY="ACTIVE") == "None"
 
@@ -111,6 +111,7 @@ def test_threads_follow_a_quota():
     assert _shown(f"{told.format('os.environ.update(OMP_NUM_THREADS=chr(55))')} s.give_way(); {show}") == "7"
 
 
+can_watch = pytest.mark.skipif(not sharing._can_watch(), reason="nothing can be watched here: see sharing.watch")
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems tell nothing of it")
 
 
@@ -152,7 +153,7 @@ def test_waiting_for_a_core_is_seen_and_who_has_it(monkeypatch: pytest.MonkeyPat
     assert 0.5 < others / passed < 0.9
 
 
-@linux
+@can_watch
 def test_threads_sleep_soon_while_others_want_the_cores(monkeypatch: pytest.MonkeyPatch):
     def crowd() -> int:
         return sum(thread.name == "regard-crowd" for thread in threading.enumerate())
@@ -191,7 +192,7 @@ def eventually(is_so: Callable[[], bool]) -> bool:
     return is_so()
 
 
-@linux
+@can_watch
 def test_a_forked_child_watches_too():
     fork = "import os, threading, time, regard.sharing as s; s.watch(); child = os.fork()"
     show = "print([t.name for t in threading.enumerate()], flush=True)"
@@ -214,6 +215,16 @@ def test_who_binds_threads_is_not_watched(name: str):
     show = "import regard, threading; regard.sharing.watch(); print(threading.active_count())"
     assert _shown(show, **{name: "true"}) == "1"
     assert _shown(SHOW, **{name: "true"}) == "300"
+
+
+def test_many_cores_and_small_quotas_are_not_watched(monkeypatch: pytest.MonkeyPatch):
+    for name in sharing._BINDING:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sharing, "waited", lambda: 1.0)
+    for cores, share, can in ((32, math.inf, True), (33, math.inf, False), (8, 8.0, True), (8, 7.5, False)):
+        monkeypatch.setattr(sharing, "_all_cores", set(range(cores)))
+        monkeypatch.setattr(sharing, "processor_share", lambda share=share: share)
+        assert sharing._can_watch() == can
 
 
 @linux

@@ -256,8 +256,7 @@ def _entries(folder: Path) -> list[Path]:
 
 def _cores() -> int:
     """Count the cores that this process may use, as torch does: threads that share a core count once."""
-    if not hasattr(os, "sched_getaffinity"):
+    if not _all_cores:
         return os.cpu_count() or 1
-    numbers = os.sched_getaffinity(0)
     topology = Path("/sys/devices/system/cpu")
-    return len({_read(topology / f"cpu{number}/topology/thread_siblings_list") or str(number) for number in numbers})
+    return len({_read(topology / f"cpu{number}/topology/thread_siblings_list") or str(number) for number in _all_cores})
