@@ -220,11 +220,24 @@ def test_who_binds_threads_is_not_watched(name: str):
 def test_many_cores_and_small_quotas_are_not_watched(monkeypatch: pytest.MonkeyPatch):
     for name in sharing._BINDING:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(sharing, "waited", lambda: 1.0)
+    monkeypatch.setattr(sharing, "_tells_waits", lambda: True)
     for cores, share, can in ((32, math.inf, True), (33, math.inf, False), (8, 8.0, True), (8, 7.5, False)):
         monkeypatch.setattr(sharing, "_all_cores", set(range(cores)))
         monkeypatch.setattr(sharing, "processor_share", lambda share=share: share)
         assert sharing._can_watch() == can
+
+
+@linux
+@pytest.mark.parametrize(
+    ("content", "can"), [("900 0 1", True), ("9 5 3\n", True), ("0 0 0", False), ("", False), ("7 8", False)]
+)
+def test_who_never_waited_can_watch_where_waits_are_counted(content: str, can: bool, monkeypatch: pytest.MonkeyPatch):
+    for name in sharing._BINDING:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sharing, "_all_cores", {0})
+    monkeypatch.setattr(sharing, "processor_share", lambda: math.inf)
+    monkeypatch.setattr(sharing, "_read", lambda path: content if path.name == "schedstat" else "")
+    assert sharing._can_watch() == can
 
 
 @linux

@@ -152,7 +152,7 @@ if hasattr(os, "register_at_fork"):
 def _can_watch() -> bool:
     """Say whether pressure can be seen here, and met."""
     is_bound = any(name in os.environ for name in _BINDING)
-    return not is_bound and len(_all_cores) <= _MOST_CORES and processor_share() >= len(_all_cores) and waited() > 0
+    return not is_bound and len(_all_cores) <= _MOST_CORES and processor_share() >= len(_all_cores) and _tells_waits()
 
 
 def times() -> tuple[float, float, float]:
@@ -170,11 +170,21 @@ def waited() -> float:
     Returns:
         Seconds, of all threads that live; 0 where the system does not tell.
     """
-    total = 0
-    for folder in _entries(Path("/proc/self/task")):
-        words = _read(folder / "schedstat").split()  # nanoseconds run, nanoseconds waited, times run
-        total += int(words[1]) if len(words) == 3 else 0
-    return total / 1e9
+    return sum(waits for _, waits, _ in map(_schedule, _entries(Path("/proc/self/task")))) / 1e9
+
+
+def _tells_waits() -> bool:
+    """Say whether the system counts: this thread has run, though it may never have waited."""
+    return _schedule(Path("/proc/self"))[2] > 0
+
+
+def _schedule(task: Path) -> tuple[int, int, int]:
+    """Read for how many nanoseconds a task ran, for how many it waited, and how often it ran; zeros if untold."""
+    try:
+        ran, waits, times_run = map(int, _read(task / "schedstat").split())
+    except ValueError:
+        return 0, 0, 0
+    return ran, waits, times_run
 
 
 def _used() -> float:
