@@ -21,7 +21,7 @@ from regard.layers.block import Block
 from regard.models.registry import family
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.training import optimizers
-from regard.training.blocks import quicken_dropout
+from regard.training.blocks import quicken
 from regard.training.config import TrainingConfig
 
 
@@ -44,7 +44,7 @@ def loss_of(model: nn.Module, setting: Setting, compiles: bool = False) -> Calla
     from regard.tasks.vocabulary import VocabularyLoss
 
     model.to(setting.device).train()
-    quicken_dropout(model)
+    quicken(model)
     criterion = VocabularyLoss()
     if compiles:
         compile_blocks(model, setting)

@@ -17,6 +17,8 @@ import numpy as np
 import pytest
 import torch
 
+from regard.attention.backends import dense
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
@@ -64,7 +66,8 @@ def browser() -> Iterator["Browser"]:
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
-    """Start every test from the same random state, whatever ran before it."""
+    """Start every test from the same random state, and with PyTorch's attention, whatever ran before it."""
+    dense.own = None
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)

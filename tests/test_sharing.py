@@ -250,7 +250,7 @@ def test_libraries_are_found_by_their_files(tmp_path: Path, monkeypatch: pytest.
     lines = [f"7f00-7f01 r-xp 00000000 08:01 1234    {tmp_path / name}" for name in names]
     maps = "\n".join(["7f00-7f01 rw-p 00000000 00:00 0", *lines, f"{lines[0]} (deleted)"])
     monkeypatch.setattr(sharing, "_read", lambda path: maps)
-    assert sharing._openmp_libraries() == {str(tmp_path / name) for name in names[:2]}
+    assert sharing.openmp_libraries() == {str(tmp_path / name) for name in names[:2]}
 
 
 @pytest.mark.parametrize("chosen", [{"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "ACTIVE"}])

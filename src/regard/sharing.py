@@ -90,7 +90,7 @@ class _Crowd(threading.Thread):
 
     def run(self) -> None:
         """Begin and end an empty parallel region in each of the process's OpenMP libraries, and wait."""
-        for path in _openmp_libraries():
+        for path in openmp_libraries():
             try:
                 library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD)
                 library.GOMP_parallel(library.omp_in_parallel, None, len(_all_cores) + 1, 0)
@@ -196,8 +196,12 @@ def _used() -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def _openmp_libraries() -> set[str]:
-    """Find the GNU OpenMP libraries that this process has loaded; packages bring their own."""
+def openmp_libraries() -> set[str]:
+    """Find the GNU OpenMP libraries that this process has loaded; packages bring their own.
+
+    Returns:
+        Their files.
+    """
     mapped = {line.split(maxsplit=5)[-1] for line in _read(Path("/proc/self/maps")).splitlines()}
     return {path for path in mapped if Path(path).name.startswith(("libgomp.", "libgomp-")) and Path(path).is_file()}
 

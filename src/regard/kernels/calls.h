@@ -26,6 +26,30 @@ struct Slots {
     float scale;
 };
 
+// Attention within sequences of any lengths, whose queries, and keys, stand one after the other.
+struct Sequences {
+    const float *q, *k, *v;
+    float* y;            // (queries, heads, value)
+    float* norms;        // (queries, heads, 2): the greatest score, and one over the sum of exp(score − greatest); or null
+    const float* mask;   // added to the scores; or null
+    const int64_t *q_starts, *q_lengths, *k_starts, *k_lengths;
+    int64_t sequences, heads, groups, key, value;
+    int64_t q_row, q_head, k_row, k_head, v_row, v_head;
+    int64_t mask_sequence, mask_head, mask_row;
+    int64_t back, ahead;  // how far a query sees, counted from the end: the last stands at the last key; −1 is all the way
+    float scale;
+};
+
+// What the gradients are of: y's, and where those of queries, keys and values go, (rows, heads, size) each.
+struct Gradients {
+    const float* y;
+    int64_t y_row, y_head;
+    float *q, *k, *v;
+};
+
+// Runs work(data) in so many threads at once: GOMP_parallel of the OpenMP library that the caller's other work uses.
+typedef void (*Team)(void (*work)(void*), void* data, unsigned threads, unsigned flags);
+
 // A norm over the width: of layers (mean and variance), or root mean square.
 struct Norm {
     int64_t is_rms;
@@ -54,5 +78,7 @@ struct Step {
 void regard_pack(const Matrix* m, const float* weights, int64_t output_step, int64_t input_step, int threads);
 void regard_linear(const Matrix* m, const float* x, int64_t rows, int64_t stride, float* y, int threads);
 void regard_slots(const Slots* slots, int threads);
+void regard_sequences(const Sequences* sequences, int threads, Team team);
+void regard_sequences_back(const Sequences* sequences, const Gradients* gradients, int threads, Team team);
 void regard_block(const Block* block, const Step* step, int threads);
 }

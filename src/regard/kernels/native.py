@@ -23,13 +23,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from regard.errors import ResourceError, UsageError
 from regard.files import write_aside
 from regard.places import cache_folder
+from regard.sharing import openmp_libraries
 
 FOLDER = Path(__file__).parent
-SOURCES = tuple(FOLDER / name for name in ("products.cpp", "slots.cpp", "blocks.cpp"))
+SOURCES = tuple(FOLDER / name for name in ("products.cpp", "slots.cpp", "sequences.cpp", "blocks.cpp"))
 _HEADERS = tuple(FOLDER / name for name in ("calls.h", "threads.h", "vectors.h"))
 HUGE_BYTES = 1 << 21  # of a huge page; weights that lie in such are read a tenth faster
 
@@ -67,6 +70,33 @@ class Slots(ctypes.Structure):
     )
 
 
+class Sequences(ctypes.Structure):
+    """Queries, keys and values of attention within sequences, as the kernels see them; strides are in numbers.
+
+    The mask is added to the scores; its strides are 0 along what it does not depend on. ``back`` and ``ahead`` say how
+    far a query sees, -1 for all the way. ``norms`` is what the gradients need of the scores.
+    """
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "y", "norms", "mask")),
+        *((name, ctypes.c_void_p) for name in ("q_starts", "q_lengths", "k_starts", "k_lengths")),
+        *((name, ctypes.c_int64) for name in ("sequences", "heads", "groups", "key", "value")),
+        *((name, ctypes.c_int64) for name in ("q_row", "q_head", "k_row", "k_head", "v_row", "v_head")),
+        *((name, ctypes.c_int64) for name in ("mask_sequence", "mask_head", "mask_row", "back", "ahead")),
+        ("scale", ctypes.c_float),
+    )
+
+
+class Gradients(ctypes.Structure):
+    """The gradient of the contexts, and where those of queries, keys and values go."""
+
+    _fields_ = (
+        ("y", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("y_row", "y_head")),
+        *((name, ctypes.c_void_p) for name in ("q", "k", "v")),
+    )
+
+
 class Kernel:
     """The compiled kernels.
 
@@ -78,6 +108,8 @@ class Kernel:
         linear: (matrix, x, rows, numbers from row to row, y, threads).
         pack: (matrix, weights, numbers from output to output, and from input to input, threads).
         slots: (slots, threads).
+        sequences: (sequences, threads, team or None).
+        sequences_back: (sequences, gradients, threads, team or None).
         block: (block, step, threads).
         log_norms: (x, rows, numbers of a row, numbers from row to row, y in float64, threads).
 
@@ -99,6 +131,12 @@ class Kernel:
         self.slots = library.regard_slots
         self.slots.argtypes = [pointer, ctypes.c_int]
         self.slots.restype = None
+        self.sequences = library.regard_sequences
+        self.sequences.argtypes = [pointer, ctypes.c_int, pointer]
+        self.sequences.restype = None
+        self.sequences_back = library.regard_sequences_back
+        self.sequences_back.argtypes = [pointer, pointer, ctypes.c_int, pointer]
+        self.sequences_back.restype = None
         self.block = library.regard_block
         self.block.argtypes = [pointer, pointer, ctypes.c_int]
         self.block.restype = None
@@ -150,6 +188,21 @@ def loaded() -> Kernel | None:
         The kernels of :func:`load`, once weights were packed for them; else None.
     """
     return load()[0] if load.cache_info().currsize and os.environ.get("REGARD_KERNEL") != "torch" else None
+
+
+def are_plain(*tensors: Tensor) -> bool:
+    """Say whether a kernel may work on the memory of tensors: what PyTorch would see of it, nobody wants to see.
+
+    Args:
+        tensors: What it reads.
+
+    Returns:
+        Whether all are float32 on a CPU, and stand for themselves: no tracing, batching or forward derivatives.
+    """
+    if any(x.dtype != torch.float32 or not x.is_cpu or type(x) not in (Tensor, nn.Parameter) for x in tensors):
+        return False
+    is_watched = torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None
+    return not (is_watched or forward_ad._current_level >= 0 or torch.compiler.is_compiling())
 
 
 class _Threads(threading.local):
@@ -209,6 +262,27 @@ def together() -> Generator[None, None, None]:
     finally:
         torch.set_num_threads(1)
         _threads.count = mine
+
+
+@functools.cache
+def team() -> int | None:
+    """Find what shares work among PyTorch's own threads: of kernels that run between its operations.
+
+    Threads of ours beside them would wait for cores on which PyTorch's spin.
+
+    Returns:
+        The place of ``GOMP_parallel`` in the OpenMP library that PyTorch brought; None where it has another.
+    """
+    home = Path(torch.__file__).parent
+    for path in sorted(openmp_libraries()):
+        if not Path(path).resolve().is_relative_to(home.resolve()):
+            continue
+        try:
+            library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD)
+            return ctypes.cast(library.GOMP_parallel, ctypes.c_void_p).value
+        except (OSError, AttributeError):
+            continue
+    return None
 
 
 @functools.cache

@@ -3,7 +3,7 @@
     pack(model, "int8")
 
 Linear layers become packed ones (see :mod:`regard.layers.packed_linear` for what is rounded); and where the kernels are
-our own, attention into slots and the blocks of cached decoding go to them too.
+our own, attention and the blocks of cached decoding go to them too.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ import torch
 from torch import nn
 
 from regard.attention import MultiHeadAttention
-from regard.attention.backends import static
 from regard.errors import UsageError
-from regard.kernels import slots
-from regard.kernels.native import Kernel, choose
+from regard.kernels.native import Kernel
 from regard.layers.block import Block
 from regard.layers.mlp import ACTIVATIONS, MLP
+from regard.layers.own_attention import attend_by_kernels, attends_on_cpu
 from regard.layers.packed_block import PackedBlock
 from regard.layers.packed_linear import PANEL, PackedLinear, Precision
 from regard.layers.recurrent import Recurrent
@@ -33,8 +32,8 @@ def pack(model: nn.Module, precision: str = "fp32", kernel: str | None = None) -
     """Replace every linear layer of a model by a packed one, in place; the old weights are let go.
 
     Queries, keys and values of an attention layer that have the same inputs become one product. A table of vectors that
-    is a linear layer's weights too stays as it is for look-up. Where the kernels are our own, attention into slots goes
-    to them too, in the whole process, unless ``REGARD_KERNEL=torch``.
+    is a linear layer's weights too stays as it is for look-up. Where the kernels are our own, attention goes to them
+    too, in the whole process, unless ``REGARD_KERNEL=torch``.
 
     Args:
         model: On the CPU, in evaluation mode. Other floats than float32 become float32.
@@ -55,9 +54,7 @@ def pack(model: nn.Module, precision: str = "fp32", kernel: str | None = None) -
         raise UsageError("a model in training mode", where="pack", mend="call model.eval() first")
     if any(not tensor.is_cpu for tensor in (*model.parameters(), *model.buffers())):
         raise UsageError("a model that is not on the CPU", where="pack", mend="move it there, or leave packing out")
-    own = choose(kernel)
-    if own is not None:
-        static.own = slots.attend
+    own = attend_by_kernels(kernel)
     model.float().requires_grad_(False)
     made: dict[nn.Linear, PackedLinear] = {}
     places: Counter[nn.Module] = Counter()
@@ -86,8 +83,9 @@ def pack(model: nn.Module, precision: str = "fp32", kernel: str | None = None) -
 def ready(model: nn.Module, precision: str) -> nn.Module:
     """Get a model ready for use where it is: on the CPU it is packed; elsewhere float32 stays as it is.
 
-    So does a model in float32 that writes nothing token by token, or whose weights the processor's caches hold: of many
-    rows PyTorch's products are as quick, and of few rows nothing would be gained.
+    So do the weights of a model in float32 that writes nothing token by token, or whose weights the processor's caches
+    hold: of many rows PyTorch's products are as quick, and of few rows nothing would be gained. Where it is large, our
+    own kernels attend for it all the same.
 
     Args:
         model: Anywhere; it is brought into evaluation mode.
@@ -102,6 +100,8 @@ def ready(model: nn.Module, precision: str) -> nn.Module:
     weights = sum(module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear))
     writes = callable(getattr(model, "step", None))
     if precision == "fp32" and (weights < _FEW_WEIGHTS or not writes):
+        if weights >= _FEW_WEIGHTS and attends_on_cpu(model):
+            attend_by_kernels()
         return model
     if all(tensor.is_cpu for tensor in (*model.parameters(), *model.buffers())):
         return pack(model.eval(), precision)

@@ -1,4 +1,4 @@
-"""What training does to modules, without a word of it in them: quick dropout, compiling, forgetting inside blocks."""
+"""What training does to modules, without a word of it in them: to be quick, to compile, to forget inside blocks."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from regard.attention.recording import paused
 from regard.errors import ConfigError
 from regard.layers.block import Block
 from regard.layers.dropout import Dropout
+from regard.layers.own_attention import attend_by_kernels, attends_on_cpu
 from regard.layers.relative import RelativeBlock
 
 
-def quicken_dropout(model: nn.Module) -> None:
-    """Let every dropout draw its bits by :class:`regard.layers.dropout.Dropout`.
+def quicken(model: nn.Module) -> None:
+    """Let every dropout draw its bits by :class:`regard.layers.dropout.Dropout`, and on a CPU our own kernels attend.
 
     Args:
-        model: The model.
+        model: The model, where it is trained.
     """
+    if attends_on_cpu(model):
+        attend_by_kernels()
     for module in model.modules():
         if type(module) is nn.Dropout:
             module.__class__ = Dropout

@@ -2,9 +2,14 @@
 
 The default on CPU, and for uniform batches everywhere. Where attention is full or causal over whole sequences no mask
 is made, so that the fused kernels are taken.
+
+Where :data:`own` is set, it is asked first where what a query sees is a band of its sequence: another kernel for the
+same, which needs no groups, and may decline.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +19,12 @@ from regard.attention.masks import Mask
 from regard.attention.positions import Bias
 from regard.attention.scores import DotScore
 from regard.attention.segments import Segments
+
+# Given queries, keys, values, the first row and the number of rows of each sequence's queries, and of its keys, the band
+# and the scale: the contexts, or None for what it does not serve. Whoever has such a kernel puts it here.
+Rows = tuple[Tensor, Tensor]
+Own = Callable[[Tensor, Tensor, Tensor, Rows, Rows, tuple[int, int], float | None], Tensor | None]
+own: Own | None = None
 
 
 def run(
@@ -29,6 +40,11 @@ def run(
 ) -> Tensor:
     """Attend; see :func:`regard.attention.attend` for the arguments."""
     q_NHK = score.query(q_NHK)
+    band = (-1, -1) if mask is None else mask.window()
+    if own is not None and band is not None and bias is None and not dropout_p and k_segments.form != "slots":
+        queries, keys = ((x.starts_B, x.lengths_B) for x in (q_segments, k_segments))
+        if (found := own(q_NHK, k_MGK, v_MGK, queries, keys, band, score.scale)) is not None:
+            return found
     layout = plan(q_segments, k_segments)
     if not layout.groups:
         return nothing(q_NHK, k_MGK, v_MGK)

@@ -1,0 +1,445 @@
+// Attention within sequences of any lengths, and its gradients: many queries of many sequences, no padding, no copies.
+//
+// Of one sequence and one group of heads, queries are taken some at a time, so that their scores with all keys stay in
+// the processor's caches. The backward pass computes these scores again; nothing as large as them is kept. Whatever is
+// multiplied from the right is laid out in panels first, two vectors wide.
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "calls.h"
+#include "threads.h"
+#include "vectors.h"
+
+namespace {
+
+constexpr int64_t SMALL = 1 << 15;  // multiplications that are not worth a second thread
+constexpr int64_t PANEL = 2 * WIDTH;
+constexpr int64_t ROWS = 6;               // of a tile: with two vectors each they fill the registers
+constexpr int64_t SCORES = 1 << 14;       // that are held at once, 64 kB
+constexpr int64_t MOST = 8 * ROWS;        // queries that are taken at once
+constexpr int64_t KEYS = 256;             // whose gradients are computed at once
+constexpr int64_t APART = 512;            // queries that are worth a piece of their own
+constexpr float NEVER = -std::numeric_limits<float>::infinity();
+
+inline int64_t whole(int64_t count) { return (count + WIDTH - 1) / WIDTH * WIDTH; }
+
+// Memory that grows and is never emptied: what is used is written before.
+struct Room {
+    std::vector<float> numbers;
+    float* of(int64_t count) {
+        if ((int64_t)numbers.size() < count) numbers.resize(count);
+        return numbers.data();
+    }
+};
+
+// Where A's numbers are: from row to row of the result, and along the sum.
+struct Left {
+    const float* at;
+    int64_t row, step;
+};
+
+// C = A B, or C += A B, for R rows and V vectors; B is a panel.
+template <int R, int V>
+inline void tile(Left a, const float* b, int64_t count, float* c, int64_t stride, bool adds) {
+    Floats sums[R][V];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+        for (int v = 0; v < V; ++v) sums[r][v] = adds ? *(const Floats*)(c + r * stride + v * WIDTH) : Floats{};
+    for (int64_t i = 0; i < count; ++i, b += V * WIDTH, a.at += a.step) {
+        Floats one[V];
+#pragma GCC unroll 2
+        for (int v = 0; v < V; ++v) one[v] = *(const Floats*)(b + v * WIDTH);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+            for (int v = 0; v < V; ++v) sums[r][v] += a.at[r * a.row] * one[v];
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+        for (int v = 0; v < V; ++v) *(Floats*)(c + r * stride + v * WIDTH) = sums[r][v];
+}
+
+template <int V>
+void strip(Left a, int64_t rows, const float* b, int64_t count, float* c, int64_t stride, bool adds) {
+    int64_t tiles = (rows + ROWS - 1) / ROWS;  // of like heights: 8 rows are 4 and 4
+    for (int64_t t = 0; t < tiles; ++t) {
+        int64_t from = rows * t / tiles, height = rows * (t + 1) / tiles - from;
+        Left mine{a.at + from * a.row, a.row, a.step};
+        float* to = c + from * stride;
+        switch (height) {
+            case 1: tile<1, V>(mine, b, count, to, stride, adds); break;
+            case 2: tile<2, V>(mine, b, count, to, stride, adds); break;
+            case 3: tile<3, V>(mine, b, count, to, stride, adds); break;
+            case 4: tile<4, V>(mine, b, count, to, stride, adds); break;
+            case 5: tile<5, V>(mine, b, count, to, stride, adds); break;
+            default: tile<6, V>(mine, b, count, to, stride, adds);
+        }
+    }
+}
+
+// C = A B, or C += A B: `count` products a number. B's panels have `depth` rows, of which `first` … first + count count.
+void multiply(Left a, int64_t rows, const float* b, int64_t depth, int64_t first, int64_t count, int64_t columns,
+              float* c, int64_t stride, bool adds) {
+    for (int64_t j = 0; j < columns; j += PANEL) {
+        int64_t width = std::min(PANEL, whole(columns - j));
+        const float* panel = b + j * depth + first * width;
+        if (width == PANEL)
+            strip<2>(a, rows, panel, count, c + j, stride, adds);
+        else
+            strip<1>(a, rows, panel, count, c + j, stride, adds);
+    }
+}
+
+// to = factor · from.
+inline void scaled(const float* from, int64_t count, float factor, float* to) {
+    int64_t i = 0;
+    for (; i + WIDTH <= count; i += WIDTH) *(Floats*)(to + i) = factor * *(const Floats*)(from + i);
+    for (; i < count; ++i) to[i] = factor * from[i];
+}
+
+inline float dot(const float* a, const float* b, int64_t count) {
+    int64_t i = 0;
+    Floats sums = {};
+    for (; i + WIDTH <= count; i += WIDTH) sums += *(const Floats*)(a + i) * *(const Floats*)(b + i);
+    float total = sum(sums);
+    for (; i < count; ++i) total += a[i] * b[i];
+    return total;
+}
+
+// Lay rows out in panels of their columns.
+void lay(const float* x, int64_t rows, int64_t stride, int64_t columns, float factor, float* to) {
+    for (int64_t j = 0; j < columns; j += PANEL) {
+        int64_t width = std::min(PANEL, whole(columns - j)), real = std::min(width, columns - j);
+        for (int64_t row = 0; row < rows; ++row, to += width) {
+            const float* from = x + row * stride + j;
+            scaled(from, real, factor, to);
+            for (int64_t i = real; i < width; ++i) to[i] = 0;
+        }
+    }
+}
+
+#if defined(__AVX2__)
+// Eight rows of eight numbers, turned.
+inline void turn(const float* x, int64_t stride, float factor, float* to, int64_t step) {
+    __m256 a[8], b[8];
+    for (int i = 0; i < 8; ++i) a[i] = _mm256_loadu_ps(x + i * stride);
+    for (int i = 0; i < 8; i += 2) b[i] = _mm256_unpacklo_ps(a[i], a[i + 1]), b[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
+    for (int i = 0; i < 8; i += 4)
+        for (int j = 0; j < 2; ++j) {
+            a[i + 2 * j] = _mm256_shuffle_ps(b[i + j], b[i + 2 + j], 0x44);
+            a[i + 2 * j + 1] = _mm256_shuffle_ps(b[i + j], b[i + 2 + j], 0xee);
+        }
+    __m256 factors = _mm256_set1_ps(factor);
+    for (int i = 0; i < 4; ++i) {
+        _mm256_storeu_ps(to + i * step, _mm256_mul_ps(factors, _mm256_permute2f128_ps(a[i], a[i + 4], 0x20)));
+        _mm256_storeu_ps(to + (i + 4) * step, _mm256_mul_ps(factors, _mm256_permute2f128_ps(a[i], a[i + 4], 0x31)));
+    }
+}
+#endif
+
+// Lay rows out so that each is a column of the panels.
+void lay_turned(const float* x, int64_t rows, int64_t stride, int64_t columns, float factor, float* to) {
+    for (int64_t j = 0; j < rows; j += PANEL) {
+        int64_t width = std::min(PANEL, whole(rows - j)), real = std::min(width, rows - j);
+        for (int64_t row = 0; row < real;) {
+            const float* from = x + (j + row) * stride;
+            int64_t i = 0;
+#if defined(__AVX2__)
+            if (row + 8 <= real) {
+                for (; i + 8 <= columns; i += 8) turn(from + i, stride, factor, to + i * width + row, width);
+                for (; i < columns; ++i)
+                    for (int64_t r = 0; r < 8; ++r) to[i * width + row + r] = factor * from[r * stride + i];
+                row += 8;
+                continue;
+            }
+#endif
+            for (; i < columns; ++i) to[i * width + row] = factor * from[i];
+            ++row;
+        }
+        if (real < width)
+            for (int64_t i = 0; i < columns; ++i)
+                for (int64_t row = real; row < width; ++row) to[i * width + row] = 0;
+        to += width * columns;
+    }
+}
+
+// One sequence and one group of heads.
+struct Piece {
+    const Sequences& s;
+    int64_t sequence, group, queries, keys, q_start, k_start;
+
+    Piece(const Sequences& given, int64_t number, int64_t which) : s(given), sequence(number), group(which) {
+        queries = s.q_lengths[sequence], keys = s.k_lengths[sequence];
+        q_start = s.q_starts[sequence], k_start = s.k_starts[sequence];
+    }
+
+    const float* q(int64_t query, int64_t head) const { return s.q + (q_start + query) * s.q_row + head * s.q_head; }
+    const float* k() const { return s.k + k_start * s.k_row + group * s.k_head; }
+    const float* v() const { return s.v + k_start * s.v_row + group * s.v_head; }
+    const float* mask(int64_t query, int64_t head) const {
+        return s.mask ? s.mask + sequence * s.mask_sequence + head * s.mask_head + query * s.mask_row : nullptr;
+    }
+    int64_t at(int64_t query, int64_t head) const { return (q_start + query) * s.heads + head; }
+
+    // The first key that a query sees, and the one behind the last.
+    int64_t first(int64_t query) const {
+        return s.back < 0 ? 0 : std::min(std::max<int64_t>(query + keys - queries - s.back, 0), keys);
+    }
+    int64_t last(int64_t query) const {
+        return s.ahead < 0 ? keys : std::min(std::max<int64_t>(query + keys - queries + s.ahead + 1, 0), keys);
+    }
+
+    // How many queries are taken at once, where all their scores are held.
+    int64_t height() const {
+        return std::min(std::max(SCORES / std::max(whole(keys), PANEL) / ROWS * ROWS, ROWS), MOST);
+    }
+};
+
+// j, j + 1, …
+inline Ints count_from(int32_t j) {
+    Ints numbers;
+    for (int i = 0; i < WIDTH; ++i) numbers[i] = i;
+    return numbers + j;
+}
+
+// What one query sees of some keys.
+struct Sight {
+    const float* mask;  // or null
+    int64_t least, most, count;
+
+    // A vector of scores, which begins at key j, without what is not seen.
+    Floats operator()(int64_t j, Floats x) const {
+        if (mask && j + WIDTH <= count)
+            x += *(const Floats*)(mask + j);
+        else if (mask)
+            for (int64_t i = j; i < count; ++i) x[i - j] += mask[i];
+        if (j >= least && j + WIDTH <= most) return x;
+        Ints key = count_from((int32_t)j);
+        return (key >= (int32_t)least) & (key < (int32_t)most) ? x : all(NEVER);
+    }
+};
+
+// Some queries of a head: the keys that they see, in whole panels, and their scores.
+struct Some {
+    int64_t head, from, rows, first, count, stride;
+
+    Some(const Piece& piece, int64_t number, int64_t query, int64_t height) : head(number), from(query), rows(height) {
+        // Both ends move ahead with the query.
+        see(piece, piece.first(from) / PANEL * PANEL, piece.last(from + rows - 1));
+    }
+
+    void see(const Piece& piece, int64_t least, int64_t behind) {
+        first = least, count = std::max<int64_t>(behind - first, 0);
+        // What is computed of the last panel is all of it.
+        stride = std::min((count + PANEL - 1) / PANEL * PANEL, whole(piece.keys - first));
+    }
+
+    // Bring rows together: far apart they would take each other's place in the cache.
+    void gather(const float* x, int64_t row, int64_t size, float* near) const {
+        for (int64_t r = 0; r < rows; ++r) std::memcpy(near + r * size, x + r * row, sizeof(float) * size);
+    }
+
+    // Products of rows with the keys, or values, that are seen.
+    void products(const float* near, int64_t size, const float* turned, float* to) const {
+        multiply({near, size, 1}, rows, turned + first * size, size, 0, size, stride, to, stride, false);
+    }
+
+    Sight sight(const Piece& piece, int64_t r) const {
+        const float* mask = piece.mask(from + r, head);
+        return {mask ? mask + first : nullptr, piece.first(from + r) - first, piece.last(from + r) - first, count};
+    }
+};
+
+struct Rooms {
+    Room turned, plain, scores, out, values, value_grads, key_grads, score_grads, near_q, near_y, q_panels, y_panels;
+};
+
+// Contexts of the queries `from` … `behind` of a piece.
+void forward(const Piece& p, int64_t from, int64_t behind, Rooms& room) {
+    const Sequences& s = p.s;
+    int64_t heads = s.heads / s.groups, width = whole(s.value);
+    float* turned = room.turned.of(whole(p.keys) * s.key);
+    float* values = room.plain.of(p.keys * width);
+    lay_turned(p.k(), p.keys, s.k_row, s.key, s.scale, turned);
+    lay(p.v(), p.keys, s.v_row, s.value, 1, values);
+    float *scores = room.scores.of(p.height() * whole(p.keys)), *out = room.out.of(p.height() * width);
+    float* near = room.near_q.of(p.height() * s.key);
+    for (int64_t head = p.group * heads; head < (p.group + 1) * heads; ++head)
+        for (int64_t query = from; query < behind; query += p.height()) {
+            Some some(p, head, query, std::min(p.height(), behind - query));
+            some.gather(p.q(query, head), s.q_row, s.key, near);
+            some.products(near, s.key, turned, scores);
+            float inverses[MOST];
+            for (int64_t r = 0; r < some.rows; ++r) {
+                float* row = scores + r * some.stride;
+                const Sight sight = some.sight(p, r);
+                const int64_t end = some.stride;
+                Floats mosts = all(NEVER);
+                for (int64_t j = 0; j < end; j += WIDTH) {
+                    Floats one = sight(j, *(Floats*)(row + j));
+                    *(Floats*)(row + j) = one;
+                    mosts = mosts > one ? mosts : one;
+                }
+                float most = NEVER;
+                for (int i = 0; i < WIDTH; ++i) most = std::max(most, mosts[i]);
+                if (most == NEVER) most = 0;
+                Floats sums = {};
+                for (int64_t j = 0; j < end; j += WIDTH) {
+                    Floats weight = exp_of(*(Floats*)(row + j) - most);
+                    *(Floats*)(row + j) = weight;
+                    sums += weight;
+                }
+                float total = sum(sums);
+                inverses[r] = total == 0 ? 0 : 1 / total;
+                if (float* norms = s.norms) {
+                    norms += 2 * p.at(query + r, head);
+                    norms[0] = most, norms[1] = inverses[r];
+                }
+            }
+            Left weights{scores, some.stride, 1};
+            multiply(weights, some.rows, values, p.keys, some.first, some.count, s.value, out, width, false);
+            for (int64_t r = 0; r < some.rows; ++r) {
+                float* y = s.y + p.at(query + r, head) * s.value;
+                const float* mine = out + r * width;
+                // A query without a key gives zeros, whatever the values are.
+                if (inverses[r] == 0)
+                    std::memset(y, 0, sizeof(float) * s.value);
+                else
+                    scaled(mine, s.value, inverses[r], y);
+            }
+        }
+}
+
+// Write the real columns of some rows, each times a factor.
+void give(const float* from, int64_t rows, int64_t width, int64_t columns, float factor, float* to, int64_t stride) {
+    for (int64_t row = 0; row < rows; ++row) scaled(from + row * width, columns, factor, to + row * stride);
+}
+
+// Gradients of a piece: with P = softmax(scale · Q Kᵀ), dP = dY Vᵀ and dS = P ∘ (dP − rowsum(dY ∘ Y)),
+// dV = Pᵀ dY, dQ = scale · dS K, dK = scale · dSᵀ Q.
+void backward(const Piece& p, const Gradients& g, Rooms& room) {
+    const Sequences& s = p.s;
+    int64_t heads = s.heads / s.groups, key = whole(s.key), value = whole(s.value);
+    int64_t most_rows = std::min(p.queries, MOST), most_keys = std::min(whole(p.keys), KEYS);
+    float *turned_keys = room.turned.of(whole(p.keys) * s.key), *turned_values = room.values.of(whole(p.keys) * s.value);
+    float *keys = room.plain.of(p.keys * key), *key_grads = room.key_grads.of(p.keys * key);
+    float* value_grads = room.value_grads.of(p.keys * value);
+    float *q = room.near_q.of(most_rows * s.key), *q_panels = room.q_panels.of(most_rows * key);
+    float *dy = room.near_y.of(most_rows * s.value), *y_panels = room.y_panels.of(most_rows * value);
+    float *weights = room.scores.of(most_rows * most_keys), *grads = room.score_grads.of(most_rows * most_keys);
+    float* query_grads = room.out.of(most_rows * key);
+    lay_turned(p.k(), p.keys, s.k_row, s.key, s.scale, turned_keys);
+    lay_turned(p.v(), p.keys, s.v_row, s.value, 1, turned_values);
+    lay(p.k(), p.keys, s.k_row, s.key, s.scale, keys);
+    std::memset(key_grads, 0, sizeof(float) * p.keys * key);
+    std::memset(value_grads, 0, sizeof(float) * p.keys * value);
+    for (int64_t head = p.group * heads; head < (p.group + 1) * heads; ++head)
+        for (int64_t query = 0; query < p.queries; query += MOST) {
+            Some some(p, head, query, std::min(MOST, p.queries - query));
+            some.gather(p.q(query, head), s.q_row, s.key, q);
+            some.gather(g.y + (p.q_start + query) * g.y_row + head * g.y_head, g.y_row, s.value, dy);
+            lay(q, some.rows, s.key, s.key, 1, q_panels);
+            lay(dy, some.rows, s.value, s.value, 1, y_panels);
+            float means[MOST];
+            for (int64_t r = 0; r < some.rows; ++r)
+                means[r] = dot(dy + r * s.value, s.y + p.at(query + r, head) * s.value, s.value);
+            const int64_t begin = some.first, end = begin + some.count;
+            if (begin == end) std::memset(query_grads, 0, sizeof(float) * some.rows * key);
+            for (int64_t first = begin; first < end; first += KEYS) {
+                some.see(p, first, std::min(first + KEYS, end));
+                some.products(q, s.key, turned_keys, weights);
+                some.products(dy, s.value, turned_values, grads);
+                for (int64_t r = 0; r < some.rows; ++r) {
+                    float *weight = weights + r * some.stride, *grad = grads + r * some.stride;
+                    const float* norms = s.norms + 2 * p.at(query + r, head);
+                    const float most = norms[0], inverse = norms[1], mean = means[r];
+                    if (inverse == 0) {  // no key: nothing passes, whatever is there
+                        std::memset(weight, 0, sizeof(float) * some.stride);
+                        std::memset(grad, 0, sizeof(float) * some.stride);
+                        continue;
+                    }
+                    const Sight sight = some.sight(p, r);
+                    const int64_t stride = some.stride;
+                    for (int64_t j = 0; j < stride; j += WIDTH) {
+                        Floats one = exp_of(sight(j, *(Floats*)(weight + j)) - most) * inverse;
+                        *(Floats*)(weight + j) = one;
+                        *(Floats*)(grad + j) = one * (*(Floats*)(grad + j) - mean);
+                    }
+                }
+                multiply({grads, some.stride, 1}, some.rows, keys, p.keys, first, some.count, s.key, query_grads, key,
+                         first > begin);
+                multiply({weights, 1, some.stride}, some.count, y_panels, some.rows, 0, some.rows, s.value,
+                         value_grads + first * value, value, true);
+                multiply({grads, 1, some.stride}, some.count, q_panels, some.rows, 0, some.rows, s.key,
+                         key_grads + first * key, key, true);
+            }
+            give(query_grads, some.rows, key, s.key, 1, g.q + p.at(query, head) * s.key, s.heads * s.key);
+        }
+    int64_t to = p.k_start * s.groups + p.group;
+    give(key_grads, p.keys, key, s.key, s.scale, g.k + to * s.key, s.groups * s.key);
+    give(value_grads, p.keys, value, s.value, 1, g.v + to * s.value, s.groups * s.value);
+}
+
+// Have threads take pieces until none is left. Each piece is computed by one alone, in the same way: who has it is no matter.
+template <typename Part>
+void share_out(int64_t pieces, int64_t work, int threads, Team team, const Part& part) {
+    std::atomic<int64_t> next{0};
+    auto take = [&] {
+        thread_local Rooms room;
+        for (int64_t piece; (piece = next.fetch_add(1, std::memory_order_relaxed)) < pieces;) part(piece, room);
+    };
+    threads = (int)std::max<int64_t>(std::min<int64_t>({threads, pieces, 1 + work / SMALL}), 1);
+    if (threads == 1)
+        take();
+    else if (team)
+        team([](void* data) { (*(decltype(take)*)data)(); }, &take, threads, 0);
+    else
+        Threads::run(threads, [&](int) { take(); });
+}
+
+// Multiplications of the forward pass.
+int64_t multiplications(const Sequences& s) {
+    int64_t scores = 0;
+    for (int64_t i = 0; i < s.sequences; ++i) scores += s.q_lengths[i] * s.k_lengths[i];
+    return scores * s.heads * (s.key + s.value);
+}
+
+}  // namespace
+
+extern "C" {
+
+// y = softmax(scale · q kᵀ + mask) v within each sequence; zeros where a query has no key.
+void regard_sequences(const Sequences* sequences, int threads, Team team) {
+    const Sequences& s = *sequences;
+    struct Part {
+        int64_t sequence, from, behind;
+    };
+    std::vector<Part> parts;  // long sequences in several, where sequences and groups alone are too few
+    for (int64_t i = 0; i < s.sequences; ++i) {
+        int64_t each = s.sequences * s.groups < 4 * threads ? APART : std::max<int64_t>(s.q_lengths[i], 1);
+        for (int64_t from = 0; from < s.q_lengths[i]; from += each)
+            parts.push_back({i, from, std::min(from + each, s.q_lengths[i])});
+    }
+    share_out(parts.size() * s.groups, multiplications(s), threads, team, [&](int64_t number, Rooms& room) {
+        const Part& part = parts[number / s.groups];
+        forward(Piece(s, part.sequence, number % s.groups), part.from, part.behind, room);
+    });
+}
+
+// Gradients of the queries, keys and values.
+void regard_sequences_back(const Sequences* sequences, const Gradients* gradients, int threads, Team team) {
+    const Sequences& s = *sequences;
+    share_out(s.sequences * s.groups, 3 * multiplications(s), threads, team, [&](int64_t number, Rooms& room) {
+        backward(Piece(s, number / s.groups, number % s.groups), *gradients, room);
+    });
+}
+
+}  // extern "C"

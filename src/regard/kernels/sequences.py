@@ -1,0 +1,121 @@
+"""Attention within sequences of any lengths by our own kernels, with gradients; see ``sequences.cpp``."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from regard.kernels import native
+
+Sequences = tuple[Tensor, Tensor]  # int64: the first row of each, and how many
+
+
+def attend(
+    q_NHK: Tensor,
+    k_MGK: Tensor,
+    v_MGV: Tensor,
+    queries: Sequences,
+    keys: Sequences,
+    band: tuple[int, int],
+    scale: float | None,
+) -> Tensor | None:
+    """Attend by the kernels of our own, in float32 on a CPU.
+
+    The backward pass computes the weights again from the queries and keys: besides its inputs and the result, two
+    numbers for each query and head are kept.
+
+    Args:
+        q_NHK: Queries.
+        k_MGK: Keys.
+        v_MGV: Values.
+        queries: Rows of each sequence's queries; together they are all rows, each once.
+        keys: Of its keys and values, likewise.
+        band: How far a query sees back and ahead, counted from the last key; −1 for all the way.
+        scale: Factor of the dot product; None is 1/√K.
+
+    Returns:
+        context_NHV, zeros for a query without a key; None where the kernels do not serve.
+    """
+    inputs = (q_NHK, k_MGK, v_MGV)
+    if (kernel := native.loaded()) is None or not native.are_plain(*inputs):
+        return None
+    if any(x.stride(-1) != 1 for x in inputs):
+        return None
+    scale = q_NHK.shape[2] ** -0.5 if scale is None else scale
+    if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
+        return _Attend.apply(*inputs, *queries, *keys, band, scale, kernel)[0]
+    return _forward(*inputs, *queries, *keys, band, scale, kernel, False)[0]
+
+
+def _describe(
+    q_NHK: Tensor, k_MGK: Tensor, v_MGV: Tensor, places: tuple[Tensor, ...], band: tuple[int, int], scale: float
+) -> native.Sequences:
+    """Say what is attended to; the tensors have to live until the kernel has run."""
+    strides = (stride for x in (q_NHK, k_MGK, v_MGV) for stride in x.stride()[:2])
+    return native.Sequences(
+        *(x.data_ptr() for x in (q_NHK, k_MGK, v_MGV)),
+        *(0, 0, 0),
+        *(x.data_ptr() for x in places),
+        *(len(places[0]), q_NHK.shape[1], *k_MGK.shape[1:], v_MGV.shape[2]),
+        *strides,
+        *(0, 0, 0),
+        *band,
+        scale,
+    )
+
+
+def _team() -> int | None:
+    """Whose threads share the work: PyTorch's, but for the work of kernels alone."""
+    return native.team() if native.threads() == torch.get_num_threads() else None
+
+
+def _forward(
+    q_NHK: Tensor,
+    k_MGK: Tensor,
+    v_MGV: Tensor,
+    q_starts_B: Tensor,
+    q_lengths_B: Tensor,
+    k_starts_B: Tensor,
+    k_lengths_B: Tensor,
+    band: tuple[int, int],
+    scale: float,
+    kernel: native.Kernel,
+    keeps: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """Compute the contexts and, where it is asked for, what the backward pass needs of the scores."""
+    places = (q_starts_B, q_lengths_B, k_starts_B, k_lengths_B)
+    given = _describe(q_NHK, k_MGK, v_MGV, places, band, scale)
+    y_NHV = q_NHK.new_empty(*q_NHK.shape[:2], v_MGV.shape[2])
+    norms_NH2 = q_NHK.new_empty(*q_NHK.shape[:2], 2) if keeps else y_NHV
+    given.y, given.norms = y_NHV.data_ptr(), norms_NH2.data_ptr() if keeps else 0
+    kernel.sequences(ctypes.addressof(given), native.threads(), _team())
+    return y_NHV, norms_NH2
+
+
+class _Attend(torch.autograd.Function):
+    """The kernel, with its own gradients."""
+
+    forward = staticmethod(_forward)  # pyrefly: ignore[bad-override]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.save_for_backward(*inputs[:7], *output)
+        ctx.mark_non_differentiable(output[1])
+        ctx.band, ctx.scale, ctx.kernel = inputs[7:10]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_NHV: Tensor, _: Any) -> tuple[Tensor | None, ...]:  # pyrefly: ignore[bad-override]
+        *inputs, y_NHV, norms_NH2 = ctx.saved_tensors
+        grad_NHV = grad_NHV if grad_NHV.stride(2) == 1 else grad_NHV.contiguous()
+        given = _describe(*inputs[:3], tuple(inputs[3:]), ctx.band, ctx.scale)
+        given.y, given.norms = y_NHV.data_ptr(), norms_NH2.data_ptr()
+        grads = [torch.empty(x.shape, dtype=x.dtype) for x in inputs[:3]]
+        strides = grad_NHV.stride()[:2]
+        gradients = native.Gradients(grad_NHV.data_ptr(), *strides, *(x.data_ptr() for x in grads))
+        ctx.kernel.sequences_back(ctypes.addressof(given), ctypes.addressof(gradients), native.threads(), _team())
+        return (*grads, *(None,) * 8)
