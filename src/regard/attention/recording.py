@@ -175,16 +175,18 @@ class record(Mapping[str, list[Rows]]):  # noqa: N801 - used like a function: wi
             for first in range(0, len(queries), step):
                 some = queries[first : first + step]
                 queries_T = torch.tensor(some, device=q_NHK.device)
+                seen = _seen(mask, max(some) + keys - length, keys)
                 at = Grid(
                     sequence=torch.full((1, 1, 1, 1), sequence, device=q_NHK.device),
                     head=heads_H[None, :, None, None],
                     query=queries_T[None, None, :, None],
-                    key=torch.arange(keys, device=q_NHK.device)[None, None, None],
+                    key=torch.arange(seen, device=q_NHK.device)[None, None, None],
                     shift=torch.full((1, 1, 1, 1), keys - length, device=q_NHK.device),
                 )
                 q_BTHK = q_NHK[q_start + queries_T][:, heads_H][None]
                 allowed = None if mask is None else mask.allow(at)
-                weights_HTS = reference.weights(q_BTHK, k_BSHK, score, bias, allowed, at)[0]
+                weights_HTS = reference.weights(q_BTHK, k_BSHK[:, :seen], score, bias, allowed, at)[0]
+                weights_HTS = nn.functional.pad(weights_HTS, (0, keys - seen)) if seen < keys else weights_HTS
                 yield Rows(name, heads, some, len(queries), within, weights_HTS)
 
         for sequence, name in enumerate(q_segments.origin or range(len(q_segments))):
@@ -195,6 +197,12 @@ class record(Mapping[str, list[Rows]]):  # noqa: N801 - used like a function: wi
             queries = tuple(place for place in places if 0 <= place < length)
             if queries:
                 yield blocks(sequence, name, queries)
+
+
+def _seen(mask: Mask | None, place: int, keys: int) -> int:
+    """Count the keys up to the last that queries at a place, and before it, see: of what is ahead of them nothing."""
+    ahead = ((-1, -1) if mask is None else mask.window() or (-1, -1))[1]
+    return keys if ahead < 0 else min(max(place + ahead + 1, 0), keys)
 
 
 def _joined(blocks: Iterator[Rows]) -> Rows:

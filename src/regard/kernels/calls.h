@@ -37,6 +37,7 @@ struct Sequences {
     int64_t q_row, q_head, k_row, k_head, v_row, v_head;
     int64_t mask_sequence, mask_head, mask_row;
     int64_t back, ahead;  // how far a query sees, counted from the end: the last stands at the last key; −1 is all the way
+    int64_t seed, dropped;  // of 2³² weights so many are dropped, which ones follows from the seed; 0 for none
     float scale;
 };
 

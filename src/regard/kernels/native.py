@@ -74,7 +74,8 @@ class Sequences(ctypes.Structure):
     """Queries, keys and values of attention within sequences, as the kernels see them; strides are in numbers.
 
     The mask is added to the scores; its strides are 0 along what it does not depend on. ``back`` and ``ahead`` say how
-    far a query sees, -1 for all the way. ``norms`` is what the gradients need of the scores.
+    far a query sees, -1 for all the way. ``norms`` is what the gradients need of the scores. Of 2³² weights as many as
+    ``dropped`` says are dropped; which ones follows from the seed.
     """
 
     _fields_ = (
@@ -83,6 +84,7 @@ class Sequences(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("sequences", "heads", "groups", "key", "value")),
         *((name, ctypes.c_int64) for name in ("q_row", "q_head", "k_row", "k_head", "v_row", "v_head")),
         *((name, ctypes.c_int64) for name in ("mask_sequence", "mask_head", "mask_row", "back", "ahead")),
+        *((name, ctypes.c_int64) for name in ("seed", "dropped")),
         ("scale", ctypes.c_float),
     )
 
@@ -194,7 +196,7 @@ def are_plain(*tensors: Tensor) -> bool:
     """Say whether a kernel may work on the memory of tensors: what PyTorch would see of it, nobody wants to see.
 
     Args:
-        tensors: What it reads.
+        *tensors: What it reads.
 
     Returns:
         Whether all are float32 on a CPU, and stand for themselves: no tracing, batching or forward derivatives.

@@ -227,6 +227,29 @@ struct Sight {
     }
 };
 
+// Which weights of one query and head are dropped: it follows from the seed, the query's row, the head and the key alone.
+struct Drops {
+    uint32_t dropped, first;
+    float kept;  // factor of those that are not
+
+    Drops(const Sequences& s, int64_t at) : dropped((uint32_t)s.dropped) {
+        uint64_t x = (uint64_t)s.seed + (uint64_t)(at + 1) * 0x9e3779b97f4a7c15u;  // splitmix64 (Steele et al. 2014)
+        x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+        x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+        first = (uint32_t)((x ^ (x >> 31)) >> 32);
+        kept = (float)(4294967296.0 / (4294967296.0 - (double)dropped));
+    }
+
+    // Factors of the weights of the keys j, j + 1, …: 0, or `kept`.
+    Floats operator()(int64_t j) const {
+        Words x = (Words)count_from((int32_t)j) * 0x9e3779b9u + first;
+        x = (x ^ (x >> 16)) * 0x7feb352du;  // a mixer of 32 bits, of little bias (Wellons, hash-prospector)
+        x = (x ^ (x >> 15)) * 0x846ca68bu;
+        x = x ^ (x >> 16);
+        return x < dropped ? Floats{} : all(kept);
+    }
+};
+
 // Some queries of a head: the keys that they see, in whole panels, and their scores.
 struct Some {
     int64_t head, from, rows, first, count, stride;
@@ -297,6 +320,10 @@ void forward(const Piece& p, int64_t from, int64_t behind, Rooms& room) {
                     *(Floats*)(row + j) = weight;
                     sums += weight;
                 }
+                if (s.dropped) {
+                    const Drops drops(s, p.at(query + r, head));
+                    for (int64_t j = 0; j < end; j += WIDTH) *(Floats*)(row + j) *= drops(some.first + j);
+                }
                 float total = sum(sums);
                 inverses[r] = total == 0 ? 0 : 1 / total;
                 if (float* norms = s.norms) {
@@ -323,8 +350,8 @@ void give(const float* from, int64_t rows, int64_t width, int64_t columns, float
     for (int64_t row = 0; row < rows; ++row) scaled(from + row * width, columns, factor, to + row * stride);
 }
 
-// Gradients of a piece: with P = softmax(scale · Q Kᵀ), dP = dY Vᵀ and dS = P ∘ (dP − rowsum(dY ∘ Y)),
-// dV = Pᵀ dY, dQ = scale · dS K, dK = scale · dSᵀ Q.
+// Gradients of a piece: with P = softmax(scale · Q Kᵀ), factors M of dropout, dP = M ∘ dY Vᵀ and
+// dS = P ∘ (dP − rowsum(dY ∘ Y)), dV = (M ∘ P)ᵀ dY, dQ = scale · dS K, dK = scale · dSᵀ Q.
 void backward(const Piece& p, const Gradients& g, Rooms& room) {
     const Sequences& s = p.s;
     int64_t heads = s.heads / s.groups, key = whole(s.key), value = whole(s.value);
@@ -346,11 +373,17 @@ void backward(const Piece& p, const Gradients& g, Rooms& room) {
             Some some(p, head, query, std::min(MOST, p.queries - query));
             some.gather(p.q(query, head), s.q_row, s.key, q);
             some.gather(g.y + (p.q_start + query) * g.y_row + head * g.y_head, g.y_row, s.value, dy);
+            float means[MOST];
+            for (int64_t r = 0; r < some.rows; ++r) {
+                int64_t at = p.at(query + r, head);
+                if (s.norms[2 * at + 1] == 0) {  // no key: nothing passes, whatever is there
+                    std::memset(q + r * s.key, 0, sizeof(float) * s.key);
+                    std::memset(dy + r * s.value, 0, sizeof(float) * s.value);
+                }
+                means[r] = dot(dy + r * s.value, s.y + at * s.value, s.value);
+            }
             lay(q, some.rows, s.key, s.key, 1, q_panels);
             lay(dy, some.rows, s.value, s.value, 1, y_panels);
-            float means[MOST];
-            for (int64_t r = 0; r < some.rows; ++r)
-                means[r] = dot(dy + r * s.value, s.y + p.at(query + r, head) * s.value, s.value);
             const int64_t begin = some.first, end = begin + some.count;
             if (begin == end) std::memset(query_grads, 0, sizeof(float) * some.rows * key);
             for (int64_t first = begin; first < end; first += KEYS) {
@@ -361,17 +394,15 @@ void backward(const Piece& p, const Gradients& g, Rooms& room) {
                     float *weight = weights + r * some.stride, *grad = grads + r * some.stride;
                     const float* norms = s.norms + 2 * p.at(query + r, head);
                     const float most = norms[0], inverse = norms[1], mean = means[r];
-                    if (inverse == 0) {  // no key: nothing passes, whatever is there
-                        std::memset(weight, 0, sizeof(float) * some.stride);
-                        std::memset(grad, 0, sizeof(float) * some.stride);
-                        continue;
-                    }
                     const Sight sight = some.sight(p, r);
+                    const Drops drops(s, p.at(query + r, head));
                     const int64_t stride = some.stride;
+                    const bool drop = s.dropped;
                     for (int64_t j = 0; j < stride; j += WIDTH) {
                         Floats one = exp_of(sight(j, *(Floats*)(weight + j)) - most) * inverse;
-                        *(Floats*)(weight + j) = one;
-                        *(Floats*)(grad + j) = one * (*(Floats*)(grad + j) - mean);
+                        Floats factor = drop ? drops(first + j) : all(1);
+                        *(Floats*)(weight + j) = one * factor;
+                        *(Floats*)(grad + j) = one * (factor * *(Floats*)(grad + j) - mean);
                     }
                 }
                 multiply({grads, some.stride, 1}, some.rows, keys, p.keys, first, some.count, s.key, query_grads, key,
@@ -416,7 +447,7 @@ int64_t multiplications(const Sequences& s) {
 
 extern "C" {
 
-// y = softmax(scale · q kᵀ + mask) v within each sequence; zeros where a query has no key.
+// y = dropout(softmax(scale · q kᵀ + mask)) v within each sequence; zeros where a query has no key.
 void regard_sequences(const Sequences* sequences, int threads, Team team) {
     const Sequences& s = *sequences;
     struct Part {

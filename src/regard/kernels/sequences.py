@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,16 +12,18 @@ from torch.autograd.function import once_differentiable
 
 from regard.kernels import native
 
-Sequences = tuple[Tensor, Tensor]  # int64: the first row of each, and how many
+Rows = tuple[Tensor, Tensor]  # int64: the first row of each sequence, and how many
 
 
 def attend(
     q_NHK: Tensor,
     k_MGK: Tensor,
     v_MGV: Tensor,
-    queries: Sequences,
-    keys: Sequences,
+    queries: Rows,
+    keys: Rows,
     band: tuple[int, int],
+    attn_mask: Tensor | None,
+    dropout_p: float,
     scale: float | None,
 ) -> Tensor | None:
     """Attend by the kernels of our own, in float32 on a CPU.
@@ -35,6 +38,10 @@ def attend(
         queries: Rows of each sequence's queries; together they are all rows, each once.
         keys: Of its keys and values, likewise.
         band: How far a query sees back and ahead, counted from the last key; −1 for all the way.
+        attn_mask: bool, True = may attend, or float32, added to the scores: broadcastable to (B, H, T, S), where no
+            sequence is longer. No gradient goes to it. None for none.
+        dropout_p: Probability that a weight is dropped, in steps of 2⁻³²; below 1. Which ones follows from a seed
+            that is drawn from torch's generator.
         scale: Factor of the dot product; None is 1/√K.
 
     Returns:
@@ -45,26 +52,39 @@ def attend(
         return None
     if any(x.stride(-1) != 1 for x in inputs):
         return None
+    asks = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
+    if attn_mask is not None:
+        if attn_mask.dtype == torch.bool:
+            attn_mask = torch.zeros(attn_mask.shape).masked_fill_(~attn_mask, float("-inf"))
+        elif not native.are_plain(attn_mask) or (torch.is_grad_enabled() and attn_mask.requires_grad):
+            return None
+        count = len(queries[0])
+        attn_mask = attn_mask.expand(count, q_NHK.shape[1], q_NHK.shape[0] // count, k_MGK.shape[0] // count)
+        attn_mask = attn_mask if attn_mask.stride(3) == 1 else attn_mask.contiguous()
     scale = q_NHK.shape[2] ** -0.5 if scale is None else scale
-    if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
-        return _Attend.apply(*inputs, *queries, *keys, band, scale, kernel)[0]
-    return _forward(*inputs, *queries, *keys, band, scale, kernel, False)[0]
+    seed = int(torch.empty((), dtype=torch.int64).random_()) if dropout_p else 0
+    how = native.Sequences(
+        back=band[0], ahead=band[1], seed=seed, dropped=min(round(dropout_p * 2**32), 2**32 - 1), scale=scale
+    )
+    if asks:
+        return _Attend.apply(*inputs, attn_mask, *queries, *keys, how, kernel)[0]
+    return _forward(*inputs, attn_mask, *queries, *keys, how, kernel, False)[0]
 
 
 def _describe(
-    q_NHK: Tensor, k_MGK: Tensor, v_MGV: Tensor, places: tuple[Tensor, ...], band: tuple[int, int], scale: float
+    how: native.Sequences, inputs: Sequence[Tensor], attn_mask: Tensor | None, places: Sequence[Tensor]
 ) -> native.Sequences:
     """Say what is attended to; the tensors have to live until the kernel has run."""
-    strides = (stride for x in (q_NHK, k_MGK, v_MGV) for stride in x.stride()[:2])
+    q_NHK, k_MGK, v_MGV = inputs
+    mask, strides = (0, (0, 0, 0)) if attn_mask is None else (attn_mask.data_ptr(), attn_mask.stride()[:3])
     return native.Sequences(
-        *(x.data_ptr() for x in (q_NHK, k_MGK, v_MGV)),
-        *(0, 0, 0),
+        *(x.data_ptr() for x in inputs),
+        *(0, 0, mask),
         *(x.data_ptr() for x in places),
         *(len(places[0]), q_NHK.shape[1], *k_MGK.shape[1:], v_MGV.shape[2]),
+        *(stride for x in inputs for stride in x.stride()[:2]),
         *strides,
-        *(0, 0, 0),
-        *band,
-        scale,
+        *(how.back, how.ahead, how.seed, how.dropped, how.scale),
     )
 
 
@@ -77,18 +97,18 @@ def _forward(
     q_NHK: Tensor,
     k_MGK: Tensor,
     v_MGV: Tensor,
+    attn_mask: Tensor | None,
     q_starts_B: Tensor,
     q_lengths_B: Tensor,
     k_starts_B: Tensor,
     k_lengths_B: Tensor,
-    band: tuple[int, int],
-    scale: float,
+    how: native.Sequences,
     kernel: native.Kernel,
     keeps: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Compute the contexts and, where it is asked for, what the backward pass needs of the scores."""
     places = (q_starts_B, q_lengths_B, k_starts_B, k_lengths_B)
-    given = _describe(q_NHK, k_MGK, v_MGV, places, band, scale)
+    given = _describe(how, (q_NHK, k_MGK, v_MGV), attn_mask, places)
     y_NHV = q_NHK.new_empty(*q_NHK.shape[:2], v_MGV.shape[2])
     norms_NH2 = q_NHK.new_empty(*q_NHK.shape[:2], 2) if keeps else y_NHV
     given.y, given.norms = y_NHV.data_ptr(), norms_NH2.data_ptr() if keeps else 0
@@ -103,18 +123,19 @@ class _Attend(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.save_for_backward(*inputs[:7], *output)
+        ctx.save_for_backward(*inputs[:8], *output)
         ctx.mark_non_differentiable(output[1])
-        ctx.band, ctx.scale, ctx.kernel = inputs[7:10]
+        ctx.how, ctx.kernel = inputs[8:10]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_NHV: Tensor, _: Any) -> tuple[Tensor | None, ...]:  # pyrefly: ignore[bad-override]
-        *inputs, y_NHV, norms_NH2 = ctx.saved_tensors
+        q_NHK, k_MGK, v_MGV, attn_mask, *places, y_NHV, norms_NH2 = ctx.saved_tensors
+        inputs = (q_NHK, k_MGK, v_MGV)
         grad_NHV = grad_NHV if grad_NHV.stride(2) == 1 else grad_NHV.contiguous()
-        given = _describe(*inputs[:3], tuple(inputs[3:]), ctx.band, ctx.scale)
+        given = _describe(ctx.how, inputs, attn_mask, places)
         given.y, given.norms = y_NHV.data_ptr(), norms_NH2.data_ptr()
-        grads = [torch.empty(x.shape, dtype=x.dtype) for x in inputs[:3]]
+        grads = [torch.empty(x.shape, dtype=x.dtype) for x in inputs]
         strides = grad_NHV.stride()[:2]
         gradients = native.Gradients(grad_NHV.data_ptr(), *strides, *(x.data_ptr() for x in grads))
         ctx.kernel.sequences_back(ctypes.addressof(given), ctypes.addressof(gradients), native.threads(), _team())

@@ -3,8 +3,8 @@
 The default on CPU, and for uniform batches everywhere. Where attention is full or causal over whole sequences no mask
 is made, so that the fused kernels are taken.
 
-Where :data:`own` is set, it is asked first where what a query sees is a band of its sequence: another kernel for the
-same, which needs no groups, and may decline.
+Where :data:`own` is set, it is asked first: another kernel for the same, which may decline. It needs no groups where
+what a query sees is a band of its sequence, and takes a mask or bias where the sequences are uniform.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from regard.attention.positions import Bias
 from regard.attention.scores import DotScore
 from regard.attention.segments import Segments
 
-# Given queries, keys, values, the first row and the number of rows of each sequence's queries, and of its keys, the band
-# and the scale: the contexts, or None for what it does not serve. Whoever has such a kernel puts it here.
+# Given queries, keys, values, the first row and the number of rows of each sequence's queries, and of its keys, the
+# band, a mask as SDPA takes it or None, the probability of dropout and the scale: the contexts, or None for what it
+# does not serve. Whoever has such a kernel puts it here: attention knows of none.
 Rows = tuple[Tensor, Tensor]
-Own = Callable[[Tensor, Tensor, Tensor, Rows, Rows, tuple[int, int], float | None], Tensor | None]
+Band = tuple[int, int]
+Own = Callable[[Tensor, Tensor, Tensor, Rows, Rows, Band, Tensor | None, float, float | None], Tensor | None]
 own: Own | None = None
 
 
@@ -41,10 +43,15 @@ def run(
     """Attend; see :func:`regard.attention.attend` for the arguments."""
     q_NHK = score.query(q_NHK)
     band = (-1, -1) if mask is None else mask.window()
-    if own is not None and band is not None and bias is None and not dropout_p and k_segments.form != "slots":
+
+    def asked(band: Band | None, attn_mask: Tensor | None) -> Tensor | None:
+        if own is None or band is None or k_segments.form == "slots" or torch.compiler.is_compiling():
+            return None
         queries, keys = ((x.starts_B, x.lengths_B) for x in (q_segments, k_segments))
-        if (found := own(q_NHK, k_MGK, v_MGK, queries, keys, band, score.scale)) is not None:
-            return found
+        return own(q_NHK, k_MGK, v_MGK, queries, keys, band, attn_mask, dropout_p, score.scale)
+
+    if bias is None and (found := asked(band, None)) is not None:
+        return found
     layout = plan(q_segments, k_segments)
     if not layout.groups:
         return nothing(q_NHK, k_MGK, v_MGK)
@@ -57,6 +64,9 @@ def run(
     laid = (layout.lay_out(q_NHK, "query"), layout.lay_out(k_MGK, "key"), layout.lay_out(v_MGK, "key"))
     for group, q_BTHK, k_BSGK, v_BSGK in zip(layout.groups, *laid, strict=True):
         attn_mask = None if is_causal else added(group, mask, bias, q_BTHK)
+        is_whole = layout.query_rows is None and layout.key_rows is None
+        if is_whole and attn_mask is not None and (found := asked((-1, -1), attn_mask)) is not None:
+            return found
         contexts.append(fused(q_BTHK, k_BSGK, v_BSGK, attn_mask, dropout_p, is_causal, score.scale))
     return layout.take_back(contexts)
 

@@ -44,8 +44,11 @@ def weights(
     if allowed is None:
         return scores_BHTS.softmax(-1)
     # The lowest finite number rather than −inf: a row without keys is uniform here, never NaN, and zeroed below.
-    lowest = torch.finfo(scores_BHTS.dtype).min
-    return scores_BHTS.masked_fill(~allowed, lowest).softmax(-1).masked_fill(~allowed, 0.0)
+    lowest, closed = torch.finfo(scores_BHTS.dtype).min, ~allowed
+    weights_BHTS = scores_BHTS.masked_fill(closed, lowest).softmax(-1)
+    if weights_BHTS.requires_grad:
+        return weights_BHTS.masked_fill(closed, 0.0)
+    return weights_BHTS.masked_fill_(closed, 0.0)
 
 
 def repeat_heads(x_BSGK: Tensor, num_heads: int) -> Tensor:

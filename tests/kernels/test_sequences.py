@@ -1,0 +1,429 @@
+"""Attention within sequences by our own kernel, and its gradients, beside float64."""
+
+import ctypes
+import itertools
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from attention.cases import FORMS, TOLERANCE, combinations, expected, request
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from regard.attention import MultiHeadAttention, Segments, attend, masks, positions
+from regard.attention.backends import dense
+from regard.attention.masks import Mask
+from regard.kernels import native, sequences
+from regard.layers.own_attention import attend_by_kernels, attends_on_cpu
+from regard.models.gpt import GPT, GPTConfig
+from regard.training.blocks import quicken
+from regard.training.hardware import threads_kept
+
+
+class Served(list[bool]):
+    """Whether the kernel served, call by call."""
+
+    def __call__(self, *args) -> Tensor | None:
+        found = sequences.attend(*args)
+        self.append(found is not None)
+        return found
+
+
+@pytest.fixture(autouse=True)
+def used(monkeypatch: pytest.MonkeyPatch) -> Served:
+    native.choose("native")
+    served = Served()
+    monkeypatch.setattr(dense, "own", served)
+    return served
+
+
+#            queries, keys, heads, groups, key, value
+SHAPES = {
+    "words": ([8, 5, 12, 7], [8, 5, 12, 7], 4, 4, 32, 32),
+    "groups": ([5, 0, 17, 33, 1], [9, 4, 0, 31, 1], 6, 2, 24, 40),
+    "one group, odd sizes": ([3, 50, 7], [20, 49, 7], 3, 1, 5, 13),
+    "sizes of one": ([1, 2], [1, 3], 1, 1, 1, 1),
+    "more keys and queries than are taken at once": ([700, 3], [650, 300], 2, 1, 16, 24),
+    "uniform": ([49, 49, 49], [49, 49, 49], 2, 2, 32, 32),
+}
+BANDS: dict[str, Callable[[], Mask | None]] = {
+    "all": lambda: None,
+    "causal": masks.causal,
+    "window": lambda: masks.window(7, 2),
+    "far window": lambda: masks.window(300, -1),
+    "behind": lambda: masks.window(-1, 0) & masks.window(40, 5),
+}
+
+
+def drawn(shape: str, scale: float = 1.0) -> tuple[list[Tensor], Segments, Segments, Tensor]:
+    queries, keys, heads, groups, key, value = SHAPES[shape]
+    inputs = [
+        torch.randn(n, h, k) * scale
+        for n, h, k in zip(
+            (sum(queries), sum(keys), sum(keys)), (heads, groups, groups), (key, key, value), strict=True
+        )
+    ]
+    return inputs, Segments.ragged(queries), Segments.ragged(keys), torch.randn(sum(queries), heads, value)
+
+
+def with_gradients(inputs: list[Tensor], out: Tensor, *segments: Segments, **how) -> list[Tensor]:
+    leaves = [x.detach().requires_grad_() for x in inputs]
+    context = attend(*leaves, *segments, **how)
+    return [context.detach(), *torch.autograd.grad(context, leaves, out)]
+
+
+@pytest.mark.parametrize("band", BANDS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_contexts_and_gradients(shape: str, band: str, used: Served) -> None:
+    inputs, q_segments, k_segments, out = drawn(shape)
+    found = with_gradients(inputs, out, q_segments, k_segments, mask=BANDS[band]())
+    assert used == [True]
+    wide = [x.double() for x in inputs]
+    wanted = with_gradients(wide, out.double(), q_segments, k_segments, mask=BANDS[band](), backend="reference")
+    for one, want in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one.double(), want, atol=2e-5, rtol=2e-6)
+    with torch.no_grad():
+        assert torch.equal(attend(*inputs, q_segments, k_segments, mask=BANDS[band]()), found[0])
+
+
+@pytest.mark.parametrize("form", [name for name, form in FORMS.items() if form.capacity is None])
+def test_the_oracles_cases(form: str, used: Served) -> None:
+    """Every mask, position and dot product; what is not a band, or not uniform, is declined or never asked for."""
+    for score in ("scaled dot", "dot with a scale", "general"):
+        for mask, position in combinations(form, score, step=3):
+            worst = (
+                (
+                    request(form, score, mask, position, torch.float32)("dense").double()
+                    - expected(form, score, mask, position)
+                )
+                .abs()
+                .max()
+            )
+            assert worst <= TOLERANCE[torch.float32], (score, mask, position)
+    assert True in used
+
+
+@pytest.mark.parametrize("heads", [1, 4])
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize(("queries", "keys"), [(49, 49), (5, 70), (1, 3)])
+def test_masks_and_biases_of_uniform_sequences(queries: int, keys: int, batch: int, heads: int, used: Served) -> None:
+    q, k, v, out = (torch.randn(3 * n, 4, size) for n, size in ((queries, 8), (keys, 8), (keys, 12), (queries, 12)))
+    segments = Segments.uniform(3, queries), Segments.uniform(3, keys)
+    bias, allowed = torch.randn(batch, heads, queries, keys), torch.rand(batch, heads, queries, keys) < 0.7
+    allowed[:, :, 0] = False  # a query without a key
+    for how in ({"mask": masks.tensor(allowed)}, {"bias": bias}, {"bias": bias, "mask": masks.tensor(allowed)}):
+        found = with_gradients([q, k, v], out, *segments, **how)
+        wide = {"mask": how.get("mask"), "bias": bias.double() if "bias" in how else None}
+        wanted = with_gradients([x.double() for x in (q, k, v)], out.double(), *segments, **wide, backend="reference")
+        for one, want in zip(found, wanted, strict=True):
+            torch.testing.assert_close(one.double(), want, atol=5e-6, rtol=0)
+        if "mask" in how:
+            assert not found[0].view(3, queries, 4, 12)[:, 0].any()
+    assert used == [True] * 3
+
+
+def test_masks_that_are_the_same_for_all_queries(used: Served) -> None:
+    """A mask of one row, as a function of keys alone gives it, is read for every query."""
+    q, k, v = (torch.randn(2 * 6, 2, 8) for _ in range(3))
+    segments = Segments.uniform(2, 6)
+    mask = masks.where(lambda at: at.key % 2 == 0)
+    wanted = attend(q.double(), k.double(), v.double(), segments, mask=mask, backend="reference")
+    torch.testing.assert_close(attend(q, k, v, segments, mask=mask).double(), wanted, atol=2e-6, rtol=0)
+    assert used == [True]
+
+
+def test_rows_that_lie_among_others(used: Served) -> None:
+    """Queries, keys and values as views of one product, and a gradient that is the same for all heads."""
+    joint = torch.randn(30, 3 * 32, requires_grad=True)
+    segments = Segments.ragged([11, 2, 17])
+
+    def run(rows: Tensor, **how) -> Tensor:
+        parts = (part.unflatten(1, (4, 8)) for part in rows.split(32, 1))
+        return attend(*parts, segments, mask=masks.causal(), **how).sum(1)
+
+    found = torch.autograd.grad(run(joint).square().sum(), joint)[0]
+    wide = joint.detach().double().requires_grad_()
+    wanted = torch.autograd.grad(run(wide, backend="reference").square().sum(), wide)[0]
+    torch.testing.assert_close(found.double(), wanted, atol=1e-5, rtol=0)
+    expanded = torch.autograd.grad(run(joint), joint, torch.ones(()).expand(30, 8))[0]
+    wanted = torch.autograd.grad(run(wide, backend="reference"), wide, torch.ones(30, 8).double())[0]
+    torch.testing.assert_close(expanded.double(), wanted, atol=1e-5, rtol=0)
+    assert used == [True, True]
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["PyTorch's threads", "our own"])
+def test_any_number_of_threads_gives_the_same_bits(alone: bool) -> None:
+    found = []
+    for shape, mask in itertools.product(
+        ("words", "more keys and queries than are taken at once"), (None, masks.causal())
+    ):
+        inputs, q_segments, k_segments, out = drawn(shape)
+        with threads_kept():
+            for threads in (1, 2, 3, 7):
+                torch.set_num_threads(threads)
+                with native.alone(alone):
+                    found.append(with_gradients(inputs, out, q_segments, k_segments, mask=mask))
+        assert all(torch.equal(a, b) for one in found[1:] for a, b in zip(found[0], one, strict=True))
+        found.clear()
+
+
+def test_pytorchs_threads_share_the_work() -> None:
+    """The library that PyTorch brought is found by its place; the pool of our own would wait for spinning threads."""
+    native.team.cache_clear()
+    assert native.team()
+    inputs, q_segments, k_segments, _ = drawn("more keys and queries than are taken at once")
+    given: list[tuple] = []
+    kernel = native.load()[0]
+    assert kernel is not None
+    run, threads = kernel.sequences, torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch, threads_kept():
+        patch.setattr(kernel, "sequences", lambda *args: (given.append(args[1:]), run(*args)))
+        torch.set_num_threads(2)
+        attend(*inputs, q_segments, k_segments)
+        with native.alone():
+            attend(*inputs, q_segments, k_segments)
+    assert given == [(2, native.team()), (2, None)]
+    assert torch.get_num_threads() == threads
+
+
+def test_a_library_of_others_is_no_team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = next(path for path in native.openmp_libraries() if Path(path).is_relative_to(Path(torch.__file__).parent))
+    theirs = shutil.copy(mine, tmp_path / "libgomp.so.1")
+    ctypes.CDLL(str(theirs))
+    monkeypatch.setattr(native, "openmp_libraries", lambda: {str(theirs)})
+    native.team.cache_clear()
+    try:
+        assert native.team() is None
+        inputs, q_segments, k_segments, _ = drawn("words")
+        wanted = attend(*inputs, q_segments, k_segments, backend="reference")
+        with threads_kept():
+            torch.set_num_threads(2)
+            torch.testing.assert_close(attend(*inputs, q_segments, k_segments), wanted)
+    finally:
+        native.team.cache_clear()
+
+
+def test_great_scores_do_not_overflow(used: Served) -> None:
+    inputs, q_segments, k_segments, out = drawn("words", scale=30)
+    found = with_gradients(inputs, out, q_segments, k_segments)
+    wanted = with_gradients([x.double() for x in inputs], out.double(), q_segments, k_segments, backend="reference")
+    for one, want in zip(found, wanted, strict=True):
+        assert one.isfinite().all()
+        torch.testing.assert_close(one.double(), want, atol=0.1, rtol=1e-3)
+    assert used == [True]
+
+
+def _dropped(seed: int, keys: int = 64, queries: int = 64) -> tuple[Tensor, Tensor]:
+    """Weights after dropout, and before: the values are unit vectors."""
+    torch.manual_seed(1)
+    q, k, segments = torch.randn(2 * queries, 4, 8), torch.randn(2 * keys, 4, 8), Segments.uniform(2, queries)
+    v = torch.eye(keys).repeat(2, 1)[:, None].expand(-1, 4, -1)
+    torch.manual_seed(seed)
+    k_segments = Segments.uniform(2, keys)
+    return (
+        attend(q, k, v, segments, k_segments, mask=masks.causal(), dropout_p=0.3),
+        attend(q, k, v, segments, k_segments, mask=masks.causal()),
+    )
+
+
+def test_dropped_weights(used: Served) -> None:
+    """Each is zero with the probability, or divided by that of the others; alike for one seed, unlike for two."""
+    found, weights = _dropped(5)
+    seen = weights > 0
+    lost = (found == 0) & seen
+    torch.testing.assert_close(found, weights / 0.7 * ~lost, atol=1e-6, rtol=1e-5)
+    assert lost.sum() / seen.sum() == pytest.approx(0.3, abs=0.015)  # three standard deviations of 16,640
+    assert torch.equal(_dropped(5)[0], found)
+    other = (_dropped(6)[0] == 0) & seen
+    # Dropped in both, in neighbouring keys, queries, heads: as often as chance has it.
+    pairs = [(lost, other, seen), (lost[..., 1:], lost[..., :-1], seen[..., 1:] & seen[..., :-1])]
+    pairs += [(lost[1:], lost[:-1], seen[1:] & seen[:-1]), (lost[:, 1:], lost[:, :-1], seen[:, 1:])]
+    for one, two, both in pairs:
+        assert (one & two & both).sum() / both.sum() == pytest.approx(0.09, abs=0.01)
+    assert used == [True] * 6
+
+
+@pytest.mark.parametrize("band", [(-1, 0), (100, 3)])
+@pytest.mark.parametrize("shape", ["groups", "more keys and queries than are taken at once"])
+def test_gradients_through_dropped_weights(shape: str, band: tuple[int, int]) -> None:
+    """Those of the same weights, times the factors that unit vectors as values show."""
+    (q, k, v), q_segments, k_segments, out = drawn(shape)
+    torch.manual_seed(9)
+    mask = masks.window(*band)
+    found = with_gradients([q, k, v], out, q_segments, k_segments, mask=mask, dropout_p=0.4)
+    most = max(k_segments.lengths)
+    units = torch.cat([torch.eye(most)[:length] for length in k_segments.lengths])[:, None].expand(-1, k.shape[1], -1)
+    torch.manual_seed(9)
+    dropped = attend(q, k, units, q_segments, k_segments, mask=mask, dropout_p=0.4)
+    leaves = [x.double().requires_grad_() for x in (q, k, v)]
+    each, context = q.shape[1] // k.shape[1], torch.zeros_like(out, dtype=torch.float64)
+    for q_start, q_length, k_start, k_length in zip(
+        q_segments.starts_B.tolist(), q_segments.lengths, k_segments.starts_B.tolist(), k_segments.lengths, strict=True
+    ):
+        if not (q_length and k_length):
+            continue
+        q_THK, k_SHK, v_SHV = (
+            leaves[0][q_start : q_start + q_length],
+            *(x[k_start : k_start + k_length].repeat_interleave(each, 1) for x in leaves[1:]),
+        )
+        scores_HTS = torch.einsum("thk,shk->hts", q_THK, k_SHK) * q.shape[2] ** -0.5
+        distance = torch.arange(q_length)[:, None] + k_length - q_length - torch.arange(k_length)[None]
+        hidden = (distance < -band[1]) | ((distance > band[0]) & (band[0] >= 0))
+        weights_HTS = scores_HTS.masked_fill(hidden, -math.inf).softmax(-1).nan_to_num()
+        kept_HTS = dropped[q_start : q_start + q_length, :, :k_length].transpose(0, 1) != 0
+        context = context.index_put(
+            (torch.arange(q_start, q_start + q_length),),
+            torch.einsum("hts,shv->thv", weights_HTS * kept_HTS / 0.6, v_SHV),
+        )
+    wanted = [context.detach(), *torch.autograd.grad(context, leaves, out.double())]
+    for one, want in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one.double(), want, atol=3e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_what_is_not_finite_shows_in_its_own_sequence_alone(bad: float) -> None:
+    (q, k, v), q_segments, k_segments, out = drawn("words")
+    q[9, 1, 3] = bad  # of the second sequence
+    context, *grads = with_gradients([q, k, v], out, q_segments, k_segments)
+    assert context[9, 1].isnan().all()
+    for one in (context, *grads):
+        assert one[:8].isfinite().all()
+        assert one[13:].isfinite().all()
+    assert grads[1][8:13, 1].isnan().all()
+
+
+def test_a_query_without_a_key_passes_nothing() -> None:
+    """Zeros, and no gradient, whatever it and its own gradient are."""
+    (q, k, v), _, _, out = drawn("words")
+    q_segments, k_segments = Segments.ragged([8, 24]), Segments.ragged([0, 32])
+    q[:8], out[:8] = math.nan, math.nan
+    context, dq, dk, dv = with_gradients([q, k, v], out, q_segments, k_segments)
+    assert not context[:8].any()
+    assert not dq[:8].any()
+    assert all(x.isfinite().all() for x in (context, dq, dk, dv))
+    # The first query of more than there are keys sees none, beside others that see some.
+    segments = Segments.ragged([12, 20]), Segments.ragged([9, 23])
+    q, out = torch.randn(32, 4, 32), torch.randn(32, 4, 32)
+    q[:3], out[:3] = math.nan, math.nan
+    found = with_gradients([q, k, v], out, *segments, mask=masks.causal())
+    assert not found[0][:3].any()
+    assert not found[1][:3].any()
+    assert all(x.isfinite().all() for x in found)
+
+
+def test_keys_that_nobody_sees_have_no_gradient() -> None:
+    (q, k, v), _, _, out = drawn("words")
+    _, _, dk, dv = with_gradients([q, k, v], out, Segments.ragged([0, 32]), Segments.ragged([5, 27]))
+    assert not dk[:5].any()
+    assert not dv[:5].any()
+    assert dk[5:].any()
+
+
+def test_nothing_as_large_as_the_scores_is_kept() -> None:
+    (q, k, v), q_segments, k_segments, _ = drawn("more keys and queries than are taken at once")
+    kept: list[int] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: (kept.append(x.numel()), x)[1], lambda x: x):
+        attend(q.requires_grad_(), k, v, q_segments, k_segments)
+    assert len(kept) >= 6
+    assert max(kept) < 650 * 700 / 10
+
+
+class _Seen(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+class _Own(Tensor):
+    """A tensor of somebody's own, which computes for itself."""
+
+
+def test_what_the_kernel_cannot_see_goes_to_pytorch(used: Served) -> None:
+    (q, k, v), q_segments, k_segments, _ = drawn("words")
+
+    def plain(*inputs: Tensor) -> Tensor:
+        return attend(*inputs, q_segments, k_segments)
+
+    wanted = plain(q, k, v)
+    assert used == [True]
+    torch.testing.assert_close(plain(q.double(), k.double(), v.double()).float(), wanted)
+    torch.testing.assert_close(plain(q.bfloat16(), k.bfloat16(), v.bfloat16()).float(), wanted, atol=0.05, rtol=0)
+    attend(q, k, v, q_segments, k_segments, bias=positions.Alibi(4))
+    attend(q.to("meta"), k.to("meta"), v.to("meta"), Segments.uniform(4, 8, "meta"))
+    with _Seen():
+        plain(q, k, v)
+    plain(q.as_subclass(_Own), k, v)
+    plain(q, k, v.transpose(1, 2).contiguous().transpose(1, 2).transpose(0, 2).contiguous().transpose(0, 2))
+    assert not any(used[1:])
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="forward"):
+        plain(forward_ad.make_dual(q, torch.ones_like(q)), k, v)
+    assert not any(used[1:])
+
+
+def test_a_learned_bias_gets_its_gradient_from_pytorch(used: Served) -> None:
+    q, k, v = (torch.randn(14, 3, 8) for _ in range(3))
+    bias = torch.randn(3, 7, 7, requires_grad=True)
+    attend(q, k, v, Segments.uniform(2, 7), bias=bias).square().sum().backward()
+    assert bias.grad is not None
+    assert bias.grad.any()
+    with torch.no_grad():
+        attend(q, k, v, Segments.uniform(2, 7), bias=bias)
+    assert used == [False, True]
+
+
+def test_a_second_derivative_is_refused() -> None:
+    (q, k, v), q_segments, k_segments, _ = drawn("words")
+    once = torch.autograd.grad(
+        attend(q.requires_grad_(), k, v, q_segments, k_segments).square().sum(), q, create_graph=True
+    )
+    with pytest.raises(RuntimeError, match="twice"):
+        once[0].sum().backward()
+
+
+def test_gradients_are_of_those_who_ask() -> None:
+    inputs, q_segments, k_segments, out = drawn("groups")
+    wanted = with_gradients(inputs, out, q_segments, k_segments)
+    for number in range(3):
+        leaves = [x.detach().requires_grad_(n == number) for n, x in enumerate(inputs)]
+        attend(*leaves, q_segments, k_segments).backward(out)
+        assert torch.equal(leaves[number].grad, wanted[1 + number])
+        assert all(leaf.grad is None for n, leaf in enumerate(leaves) if n != number)
+
+
+def test_training_on_a_cpu_has_the_kernels_attend(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dense, "own", None)
+    quicken(nn.Sequential(nn.Linear(2, 2)))
+    with torch.device("meta"):
+        quicken(MultiHeadAttention(8, 2))
+    assert dense.own is None
+    assert not attends_on_cpu(nn.Linear(2, 2))
+    quicken(MultiHeadAttention(8, 2))
+    assert dense.own is sequences.attend
+    monkeypatch.setattr(dense, "own", None)
+    monkeypatch.setenv("REGARD_KERNEL", "torch")
+    assert attend_by_kernels() is None
+    assert dense.own is None
+
+
+def test_a_model_learns_alike(used: Served) -> None:
+    """Ten steps by the kernel and by PyTorch end at the same weights, but for rounding."""
+
+    def trained() -> list[Tensor]:
+        torch.manual_seed(3)
+        model = GPT(GPTConfig(31, 32, 2, 4, max_len=64, dropout=0.0, attention_dropout=0.0))
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        segments, tokens = Segments.ragged([9, 1, 20]), torch.randint(31, (30,))
+        for _ in range(10):
+            nn.functional.cross_entropy(model.head(model(tokens, segments)), tokens).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return [parameter.detach() for parameter in model.parameters()]
+
+    ours = trained()
+    assert used == [True] * 20
+    dense.own = None
+    for one, other in zip(ours, trained(), strict=True):
+        torch.testing.assert_close(one, other, atol=2e-5, rtol=0)
