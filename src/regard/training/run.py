@@ -24,7 +24,7 @@ from regard.models.weights import fit
 from regard.tasks import folder
 from regard.tasks.registry import TASKS
 from regard.tasks.task import Evaluated, Task
-from regard.training import hardware, report
+from regard.training import blocks, hardware, report
 from regard.training.loop import Standing, Trainer
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
@@ -175,6 +175,7 @@ def _set_threads(recipe: Recipe, out: Path, task: Task, model: nn.Module) -> Non
     if not threads and path.exists():
         threads = int(json.loads(path.read_text("utf-8"))["threads"])
     if not threads:
+        blocks.quicken(model)  # tried as it will be trained
         batch = task.batch(0)
 
         def work() -> None:
