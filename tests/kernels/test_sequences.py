@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from regard.attention import MultiHeadAttention, Segments, attend, masks, positions
+from regard.attention import MultiHeadAttention, Segments, attend, masks, positions, scores
 from regard.attention.backends import dense
 from regard.attention.masks import Mask
 from regard.kernels import native, sequences
@@ -93,18 +93,70 @@ def test_contexts_and_gradients(shape: str, band: str, used: Served) -> None:
 @pytest.mark.parametrize("form", [name for name, form in FORMS.items() if form.capacity is None])
 def test_the_oracles_cases(form: str, used: Served) -> None:
     """Every mask, position and dot product; what is not a band, or not uniform, is declined or never asked for."""
-    for score in ("scaled dot", "dot with a scale", "general"):
+    for score in ("scaled dot", "dot with a scale", "general", "additive"):
         for mask, position in combinations(form, score, step=3):
-            worst = (
-                (
-                    request(form, score, mask, position, torch.float32)("dense").double()
-                    - expected(form, score, mask, position)
-                )
-                .abs()
-                .max()
-            )
+            found = request(form, score, mask, position, torch.float32)(None).double()
+            worst = (found - expected(form, score, mask, position)).abs().max()
             assert worst <= TOLERANCE[torch.float32], (score, mask, position)
     assert True in used
+
+
+@pytest.mark.parametrize("band", BANDS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_additive_scores(shape: str, band: str, used: Served) -> None:
+    """vᵀ tanh(q + k): contexts, and gradients of queries, keys, values and v."""
+    inputs, q_segments, k_segments, out = drawn(shape)
+    score = scores.Additive(inputs[0].shape[1], inputs[0].shape[2])
+    nn.init.normal_(score.v_HK)
+
+    def run(dtype: torch.dtype, backend: str | None) -> list[Tensor]:
+        score.to(dtype)
+        leaves = [x.to(dtype).requires_grad_() for x in inputs]
+        how = {"mask": BANDS[band](), "score": score, "backend": backend}
+        context = attend(*leaves, q_segments, k_segments, **how)
+        return [context.detach(), *torch.autograd.grad(context, [*leaves, score.v_HK], out.to(dtype))]
+
+    found, wanted = run(torch.float32, None), run(torch.float64, "reference")
+    assert used == [True]
+    for one, want in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one.double(), want, atol=5e-5, rtol=5e-6)
+
+
+def test_additive_scores_at_their_edges(used: Served) -> None:
+    """Where tanh is 1, where there is no number, and v alone asks for a gradient."""
+    (q, k, v), q_segments, k_segments, out = drawn("words", scale=20)
+    score = scores.Additive(4, 32)
+    wanted = attend(
+        q.double(), k.double(), v.double(), q_segments, k_segments, score=score.double(), backend="reference"
+    )
+    found = attend(q, k, v, q_segments, k_segments, score=score.float())
+    torch.testing.assert_close(found.double(), wanted, atol=2e-5, rtol=0)
+    (found * out).sum().backward()
+    assert score.v_HK.grad is not None
+    assert score.v_HK.grad.any()
+    q[9, 1, 3], k[20, 2, 0] = math.nan, -math.inf
+    found = attend(q, k, v, q_segments, k_segments, score=score)
+    assert found[9, 1].isnan().all()
+    assert found[:9].isfinite().all()
+    assert found[13:].isfinite().all()
+    attend(q, k, v, q_segments, k_segments, score=score, bias=torch.zeros(4, 12, 12))
+    attend(q, k, v, q_segments, k_segments, score=score, backend="reference")
+    assert used == [True, True]
+
+
+def test_additive_scores_of_keys_in_slots(used: Served) -> None:
+    """As decoding has them; a gradient of keys in slots is left to PyTorch."""
+    q, k, v = torch.randn(3 * 2, 1, 9), torch.randn(3 * 8, 1, 9), torch.randn(3 * 8, 1, 12)
+    q_segments, k_segments = Segments.uniform(3, 2), Segments.slots(torch.tensor([5, 8, 1]), 8)
+    score = scores.Additive(1, 9)
+    wanted = attend(q, k, v, q_segments, k_segments, score=score)
+    assert not any(used)
+    for x in (k, v):
+        x.view(3, 8, 1, -1)[0, 5:] = math.nan
+    with torch.no_grad():
+        found = attend(q, k, v, q_segments, k_segments, score=score)
+    assert used[-1]
+    torch.testing.assert_close(found, wanted.detach(), atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("heads", [1, 4])

@@ -12,7 +12,7 @@ from regard.attention.backends import dense, flex, reference, static, varlen
 from regard.attention.compiling import eagerly
 from regard.attention.masks import Mask
 from regard.attention.positions import Bias, TensorBias
-from regard.attention.scores import DotScore, ScaledDot, Score
+from regard.attention.scores import Additive, DotScore, ScaledDot, Score
 from regard.attention.segments import Segments
 from regard.attention.sites import Site
 from regard.errors import BackendError, UsageError
@@ -47,7 +47,7 @@ def attend(
     ============ ======== ================ =================================== ==========
     segments     device   dtype            mask, bias, score, dropout          backend
     ============ ======== ================ =================================== ==========
-    any          any      any              score that is no dot product        reference
+    any          any      any              score that is no dot product        reference¹
     slots        any      any              dot product                         static
     uniform      any      any              dot product                         dense
     ragged       cpu      any but float16  dot product                         dense
@@ -56,6 +56,8 @@ def attend(
     ragged       cuda     any              other masks, bias; no dropout       flex
     ragged       cuda     any              dropout                             dense
     ============ ======== ================ =================================== ==========
+
+    ¹ On a CPU an additive score in float32, with a band as mask and no bias, goes to our own kernel where it attends.
 
     Args:
         q: q_NHK, queries of the whole batch in one row; or, without segments, dense (…, T, H, K).
@@ -88,12 +90,17 @@ def attend(
     _check(q, k, v, q_segments, k_segments, dropout_p)
     _check_cover(q, q_segments, k_segments, mask, bias)
     score = _SCALED_DOT if score is None else score
+    is_free = backend is None
     if backend is None:
         backend = _choose(q, v, q_segments, k_segments, mask, bias, score, dropout_p)
     else:
         _refuse(backend, q, v, q_segments, k_segments, mask, bias, score, dropout_p)
     forms = q_segments.form, k_segments.form
     recording.offer(site, q, k, q_segments, k_segments, mask, bias, score)
+    if is_free and isinstance(score, Additive) and bias is None:
+        found = dense.ask(q, k, v, q_segments, k_segments, mask, dropout_p=dropout_p, score=score.v_HK)
+        if found is not None:
+            return silencing.heard(site, found)
     if backend == "reference":
         run = eagerly(reference.run) if "ragged" in forms else reference.run
         return silencing.heard(site, run(q, k, v, q_segments, k_segments, mask, bias, score, dropout_p))

@@ -32,6 +32,7 @@ struct Sequences {
     float* y;            // (queries, heads, value)
     float* norms;        // (queries, heads, 2): the greatest score, and one over the sum of exp(score − greatest); or null
     const float* mask;   // added to the scores; or null
+    const float* vector; // (heads, key): the score is vectorᵀ tanh(q + k); or null, and it is scale · q · k
     const int64_t *q_starts, *q_lengths, *k_starts, *k_lengths;
     int64_t sequences, heads, groups, key, value;
     int64_t q_row, q_head, k_row, k_head, v_row, v_head;
@@ -46,6 +47,7 @@ struct Gradients {
     const float* y;
     int64_t y_row, y_head;
     float *q, *k, *v;
+    float* vector;  // (sequences, heads, key), of additive scores: each sequence's part; or null
 };
 
 // Runs work(data) in so many threads at once: GOMP_parallel of the OpenMP library that the caller's other work uses.

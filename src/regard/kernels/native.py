@@ -75,11 +75,11 @@ class Sequences(ctypes.Structure):
 
     The mask is added to the scores; its strides are 0 along what it does not depend on. ``back`` and ``ahead`` say how
     far a query sees, -1 for all the way. ``norms`` is what the gradients need of the scores. Of 2³² weights as many as
-    ``dropped`` says are dropped; which ones follows from the seed.
+    ``dropped`` says are dropped; which ones follows from the seed. With a vector, scores are vectorᵀ tanh(q + k).
     """
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "y", "norms", "mask")),
+        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "y", "norms", "mask", "vector")),
         *((name, ctypes.c_void_p) for name in ("q_starts", "q_lengths", "k_starts", "k_lengths")),
         *((name, ctypes.c_int64) for name in ("sequences", "heads", "groups", "key", "value")),
         *((name, ctypes.c_int64) for name in ("q_row", "q_head", "k_row", "k_head", "v_row", "v_head")),
@@ -90,12 +90,12 @@ class Sequences(ctypes.Structure):
 
 
 class Gradients(ctypes.Structure):
-    """The gradient of the contexts, and where those of queries, keys and values go."""
+    """The gradient of the contexts, and where those of queries, keys, values and each sequence's vector go."""
 
     _fields_ = (
         ("y", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("y_row", "y_head")),
-        *((name, ctypes.c_void_p) for name in ("q", "k", "v")),
+        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "vector")),
     )
 
 

@@ -281,25 +281,82 @@ struct Some {
     }
 };
 
+// Additive scores of some queries with the keys that they see, both in whole vectors: vectorᵀ tanh(q + k).
+void add(const Some& some, const float* q, const float* keys, const float* vector, int64_t width, float* scores) {
+    for (int64_t r = 0; r < some.rows; ++r)
+        for (int64_t j = 0; j < some.stride; ++j) {
+            Floats sums = {};
+            if (j < some.count)
+                for (int64_t i = 0; i < width; i += WIDTH) {
+                    Floats inner = *(const Floats*)(q + r * width + i) + *(const Floats*)(keys + j * width + i);
+                    sums += *(const Floats*)(vector + i) * tanh_of(inner);
+                }
+            scores[r * some.stride + j] = sum(sums);
+        }
+}
+
+// Their gradients, added to what is there: with h = tanh(q + k), those of q and k are dS · vector ∘ (1 − h²), that of the
+// vector dS · h. The vector's are summed up query by query first: there are very many.
+void add_back(const Some& some, const float* q, const float* keys, const float* vector, int64_t width,
+              const float* grads, float* query_grads, float* key_grads, float* vector_grads) {
+    float* part = vector_grads + width;
+    for (int64_t r = 0; r < some.rows; ++r) {
+        std::memset(part, 0, sizeof(float) * width);
+        for (int64_t j = 0; j < some.count; ++j) {
+            float grad = grads[r * some.stride + j];
+            if (grad == 0) continue;  // not seen, as half of all keys under a causal mask
+            for (int64_t i = 0; i < width; i += WIDTH) {
+                Floats h = tanh_of(*(const Floats*)(q + r * width + i) + *(const Floats*)(keys + j * width + i));
+                Floats inner = grad * *(const Floats*)(vector + i) * (1 - h * h);
+                *(Floats*)(query_grads + r * width + i) += inner;
+                *(Floats*)(key_grads + j * width + i) += inner;
+                *(Floats*)(part + i) += grad * h;
+            }
+        }
+        for (int64_t i = 0; i < width; ++i) vector_grads[i] += part[i];
+    }
+}
+
+// Rows in whole vectors, filled up with zeros.
+void widen(const float* x, int64_t rows, int64_t stride, int64_t columns, float* to) {
+    int64_t width = whole(columns);
+    for (int64_t row = 0; row < rows; ++row, to += width) {
+        std::memcpy(to, x + row * stride, sizeof(float) * columns);
+        std::memset(to + columns, 0, sizeof(float) * (width - columns));
+    }
+}
+
 struct Rooms {
     Room turned, plain, scores, out, values, value_grads, key_grads, score_grads, near_q, near_y, q_panels, y_panels;
+    Room vector, vector_grads;
 };
 
 // Contexts of the queries `from` … `behind` of a piece.
 void forward(const Piece& p, int64_t from, int64_t behind, Rooms& room) {
     const Sequences& s = p.s;
     int64_t heads = s.heads / s.groups, width = whole(s.value);
-    float* turned = room.turned.of(whole(p.keys) * s.key);
+    int64_t key = whole(s.key);
+    float* keys = room.turned.of(whole(p.keys) * key);
     float* values = room.plain.of(p.keys * width);
-    lay_turned(p.k(), p.keys, s.k_row, s.key, s.scale, turned);
+    float* vector = room.vector.of(key);
+    if (s.vector)
+        widen(p.k(), p.keys, s.k_row, s.key, keys);
+    else
+        lay_turned(p.k(), p.keys, s.k_row, s.key, s.scale, keys);
     lay(p.v(), p.keys, s.v_row, s.value, 1, values);
     float *scores = room.scores.of(p.height() * whole(p.keys)), *out = room.out.of(p.height() * width);
-    float* near = room.near_q.of(p.height() * s.key);
-    for (int64_t head = p.group * heads; head < (p.group + 1) * heads; ++head)
+    float* near = room.near_q.of(p.height() * key);
+    for (int64_t head = p.group * heads; head < (p.group + 1) * heads; ++head) {
+        if (s.vector) widen(s.vector + head * s.key, 1, s.key, s.key, vector);
         for (int64_t query = from; query < behind; query += p.height()) {
             Some some(p, head, query, std::min(p.height(), behind - query));
-            some.gather(p.q(query, head), s.q_row, s.key, near);
-            some.products(near, s.key, turned, scores);
+            if (s.vector) {
+                widen(p.q(query, head), some.rows, s.q_row, s.key, near);
+                add(some, near, keys + some.first * key, vector, key, scores);
+            } else {
+                some.gather(p.q(query, head), s.q_row, s.key, near);
+                some.products(near, s.key, keys, scores);
+            }
             float inverses[MOST];
             for (int64_t r = 0; r < some.rows; ++r) {
                 float* row = scores + r * some.stride;
@@ -343,6 +400,7 @@ void forward(const Piece& p, int64_t from, int64_t behind, Rooms& room) {
                     scaled(mine, s.value, inverses[r], y);
             }
         }
+    }
 }
 
 // Write the real columns of some rows, each times a factor.
@@ -356,39 +414,55 @@ void backward(const Piece& p, const Gradients& g, Rooms& room) {
     const Sequences& s = p.s;
     int64_t heads = s.heads / s.groups, key = whole(s.key), value = whole(s.value);
     int64_t most_rows = std::min(p.queries, MOST), most_keys = std::min(whole(p.keys), KEYS);
-    float *turned_keys = room.turned.of(whole(p.keys) * s.key), *turned_values = room.values.of(whole(p.keys) * s.value);
+    float *turned_keys = room.turned.of(whole(p.keys) * key), *turned_values = room.values.of(whole(p.keys) * s.value);
     float *keys = room.plain.of(p.keys * key), *key_grads = room.key_grads.of(p.keys * key);
     float* value_grads = room.value_grads.of(p.keys * value);
-    float *q = room.near_q.of(most_rows * s.key), *q_panels = room.q_panels.of(most_rows * key);
+    float *q = room.near_q.of(most_rows * key), *q_panels = room.q_panels.of(most_rows * key);
     float *dy = room.near_y.of(most_rows * s.value), *y_panels = room.y_panels.of(most_rows * value);
     float *weights = room.scores.of(most_rows * most_keys), *grads = room.score_grads.of(most_rows * most_keys);
     float* query_grads = room.out.of(most_rows * key);
-    lay_turned(p.k(), p.keys, s.k_row, s.key, s.scale, turned_keys);
+    float *vector = room.vector.of(key), *vector_grads = room.vector_grads.of(2 * key);
+    if (s.vector)
+        widen(p.k(), p.keys, s.k_row, s.key, keys);
+    else {
+        lay_turned(p.k(), p.keys, s.k_row, s.key, s.scale, turned_keys);
+        lay(p.k(), p.keys, s.k_row, s.key, s.scale, keys);
+    }
     lay_turned(p.v(), p.keys, s.v_row, s.value, 1, turned_values);
-    lay(p.k(), p.keys, s.k_row, s.key, s.scale, keys);
     std::memset(key_grads, 0, sizeof(float) * p.keys * key);
     std::memset(value_grads, 0, sizeof(float) * p.keys * value);
-    for (int64_t head = p.group * heads; head < (p.group + 1) * heads; ++head)
+    for (int64_t head = p.group * heads; head < (p.group + 1) * heads; ++head) {
+        if (s.vector) {
+            widen(s.vector + head * s.key, 1, s.key, s.key, vector);
+            std::memset(vector_grads, 0, sizeof(float) * key);
+        }
+        const int64_t row = s.vector ? key : s.key;
         for (int64_t query = 0; query < p.queries; query += MOST) {
             Some some(p, head, query, std::min(MOST, p.queries - query));
-            some.gather(p.q(query, head), s.q_row, s.key, q);
+            if (s.vector)
+                widen(p.q(query, head), some.rows, s.q_row, s.key, q);
+            else
+                some.gather(p.q(query, head), s.q_row, s.key, q);
             some.gather(g.y + (p.q_start + query) * g.y_row + head * g.y_head, g.y_row, s.value, dy);
             float means[MOST];
             for (int64_t r = 0; r < some.rows; ++r) {
                 int64_t at = p.at(query + r, head);
                 if (s.norms[2 * at + 1] == 0) {  // no key: nothing passes, whatever is there
-                    std::memset(q + r * s.key, 0, sizeof(float) * s.key);
+                    std::memset(q + r * row, 0, sizeof(float) * s.key);
                     std::memset(dy + r * s.value, 0, sizeof(float) * s.value);
                 }
                 means[r] = dot(dy + r * s.value, s.y + at * s.value, s.value);
             }
-            lay(q, some.rows, s.key, s.key, 1, q_panels);
+            if (!s.vector) lay(q, some.rows, s.key, s.key, 1, q_panels);
             lay(dy, some.rows, s.value, s.value, 1, y_panels);
             const int64_t begin = some.first, end = begin + some.count;
-            if (begin == end) std::memset(query_grads, 0, sizeof(float) * some.rows * key);
+            if (begin == end || s.vector) std::memset(query_grads, 0, sizeof(float) * some.rows * key);
             for (int64_t first = begin; first < end; first += KEYS) {
                 some.see(p, first, std::min(first + KEYS, end));
-                some.products(q, s.key, turned_keys, weights);
+                if (s.vector)
+                    add(some, q, keys + first * key, vector, key, weights);
+                else
+                    some.products(q, s.key, turned_keys, weights);
                 some.products(dy, s.value, turned_values, grads);
                 for (int64_t r = 0; r < some.rows; ++r) {
                     float *weight = weights + r * some.stride, *grad = grads + r * some.stride;
@@ -405,17 +479,24 @@ void backward(const Piece& p, const Gradients& g, Rooms& room) {
                         *(Floats*)(grad + j) = one * (factor * *(Floats*)(grad + j) - mean);
                     }
                 }
-                multiply({grads, some.stride, 1}, some.rows, keys, p.keys, first, some.count, s.key, query_grads, key,
-                         first > begin);
                 multiply({weights, 1, some.stride}, some.count, y_panels, some.rows, 0, some.rows, s.value,
                          value_grads + first * value, value, true);
+                if (s.vector) {
+                    add_back(some, q, keys + first * key, vector, key, grads, query_grads, key_grads + first * key,
+                             vector_grads);
+                    continue;
+                }
+                multiply({grads, some.stride, 1}, some.rows, keys, p.keys, first, some.count, s.key, query_grads, key,
+                         first > begin);
                 multiply({grads, 1, some.stride}, some.count, q_panels, some.rows, 0, some.rows, s.key,
                          key_grads + first * key, key, true);
             }
             give(query_grads, some.rows, key, s.key, 1, g.q + p.at(query, head) * s.key, s.heads * s.key);
         }
+        if (s.vector) std::memcpy(g.vector + (p.sequence * s.heads + head) * s.key, vector_grads, sizeof(float) * s.key);
+    }
     int64_t to = p.k_start * s.groups + p.group;
-    give(key_grads, p.keys, key, s.key, s.scale, g.k + to * s.key, s.groups * s.key);
+    give(key_grads, p.keys, key, s.key, s.vector ? 1 : s.scale, g.k + to * s.key, s.groups * s.key);
     give(value_grads, p.keys, value, s.value, 1, g.v + to * s.value, s.groups * s.value);
 }
 
@@ -436,18 +517,18 @@ void share_out(int64_t pieces, int64_t work, int threads, Team team, const Part&
         Threads::run(threads, [&](int) { take(); });
 }
 
-// Multiplications of the forward pass.
+// Multiplications of the forward pass; a tanh is worth some.
 int64_t multiplications(const Sequences& s) {
     int64_t scores = 0;
     for (int64_t i = 0; i < s.sequences; ++i) scores += s.q_lengths[i] * s.k_lengths[i];
-    return scores * s.heads * (s.key + s.value);
+    return scores * s.heads * ((s.vector ? 16 : 1) * s.key + s.value);
 }
 
 }  // namespace
 
 extern "C" {
 
-// y = dropout(softmax(scale · q kᵀ + mask)) v within each sequence; zeros where a query has no key.
+// y = dropout(softmax(score + mask)) v within each sequence; zeros where a query has no key.
 void regard_sequences(const Sequences* sequences, int threads, Team team) {
     const Sequences& s = *sequences;
     struct Part {

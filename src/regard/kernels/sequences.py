@@ -24,7 +24,7 @@ def attend(
     band: tuple[int, int],
     attn_mask: Tensor | None,
     dropout_p: float,
-    scale: float | None,
+    score: float | Tensor | None,
 ) -> Tensor | None:
     """Attend by the kernels of our own, in float32 on a CPU.
 
@@ -42,7 +42,7 @@ def attend(
             sequence is longer. No gradient goes to it. None for none.
         dropout_p: Probability that a weight is dropped, in steps of 2⁻³²; below 1. Which ones follows from a seed
             that is drawn from torch's generator.
-        scale: Factor of the dot product; None is 1/√K.
+        score: Factor of the dot product, None for 1/√K; or v_HK of the additive score vᵀ tanh(q + k).
 
     Returns:
         context_NHV, zeros for a query without a key; None where the kernels do not serve.
@@ -52,7 +52,8 @@ def attend(
         return None
     if any(x.stride(-1) != 1 for x in inputs):
         return None
-    asks = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
+    leaves = inputs if not isinstance(score, Tensor) else (*inputs, score)
+    asks = torch.is_grad_enabled() and any(x.requires_grad for x in leaves)
     if attn_mask is not None:
         if attn_mask.dtype == torch.bool:
             attn_mask = torch.zeros(attn_mask.shape).masked_fill_(~attn_mask, float("-inf"))
@@ -61,25 +62,32 @@ def attend(
         count = len(queries[0])
         attn_mask = attn_mask.expand(count, q_NHK.shape[1], q_NHK.shape[0] // count, k_MGK.shape[0] // count)
         attn_mask = attn_mask if attn_mask.stride(3) == 1 else attn_mask.contiguous()
-    scale = q_NHK.shape[2] ** -0.5 if scale is None else scale
+    v_HK = score if isinstance(score, Tensor) else None
+    if v_HK is not None and not (native.are_plain(v_HK) and v_HK.is_contiguous()):
+        return None
+    scale = 1.0 if v_HK is not None else q_NHK.shape[2] ** -0.5 if score is None else score
     seed = int(torch.empty((), dtype=torch.int64).random_()) if dropout_p else 0
     how = native.Sequences(
         back=band[0], ahead=band[1], seed=seed, dropped=min(round(dropout_p * 2**32), 2**32 - 1), scale=scale
     )
     if asks:
-        return _Attend.apply(*inputs, attn_mask, *queries, *keys, how, kernel)[0]
-    return _forward(*inputs, attn_mask, *queries, *keys, how, kernel, False)[0]
+        return _Attend.apply(*inputs, v_HK, attn_mask, *queries, *keys, how, kernel)[0]
+    return _forward(*inputs, v_HK, attn_mask, *queries, *keys, how, kernel, False)[0]
 
 
 def _describe(
-    how: native.Sequences, inputs: Sequence[Tensor], attn_mask: Tensor | None, places: Sequence[Tensor]
+    how: native.Sequences,
+    inputs: Sequence[Tensor],
+    v_HK: Tensor | None,
+    attn_mask: Tensor | None,
+    places: Sequence[Tensor],
 ) -> native.Sequences:
     """Say what is attended to; the tensors have to live until the kernel has run."""
     q_NHK, k_MGK, v_MGV = inputs
     mask, strides = (0, (0, 0, 0)) if attn_mask is None else (attn_mask.data_ptr(), attn_mask.stride()[:3])
     return native.Sequences(
         *(x.data_ptr() for x in inputs),
-        *(0, 0, mask),
+        *(0, 0, mask, 0 if v_HK is None else v_HK.data_ptr()),
         *(x.data_ptr() for x in places),
         *(len(places[0]), q_NHK.shape[1], *k_MGK.shape[1:], v_MGV.shape[2]),
         *(stride for x in inputs for stride in x.stride()[:2]),
@@ -97,6 +105,7 @@ def _forward(
     q_NHK: Tensor,
     k_MGK: Tensor,
     v_MGV: Tensor,
+    v_HK: Tensor | None,
     attn_mask: Tensor | None,
     q_starts_B: Tensor,
     q_lengths_B: Tensor,
@@ -108,7 +117,7 @@ def _forward(
 ) -> tuple[Tensor, Tensor]:
     """Compute the contexts and, where it is asked for, what the backward pass needs of the scores."""
     places = (q_starts_B, q_lengths_B, k_starts_B, k_lengths_B)
-    given = _describe(how, (q_NHK, k_MGK, v_MGV), attn_mask, places)
+    given = _describe(how, (q_NHK, k_MGK, v_MGV), v_HK, attn_mask, places)
     y_NHV = q_NHK.new_empty(*q_NHK.shape[:2], v_MGV.shape[2])
     norms_NH2 = q_NHK.new_empty(*q_NHK.shape[:2], 2) if keeps else y_NHV
     given.y, given.norms = y_NHV.data_ptr(), norms_NH2.data_ptr() if keeps else 0
@@ -123,20 +132,23 @@ class _Attend(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.save_for_backward(*inputs[:8], *output)
+        ctx.save_for_backward(*inputs[:9], *output)
         ctx.mark_non_differentiable(output[1])
-        ctx.how, ctx.kernel = inputs[8:10]
+        ctx.how, ctx.kernel = inputs[9:11]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_NHV: Tensor, _: Any) -> tuple[Tensor | None, ...]:  # pyrefly: ignore[bad-override]
-        q_NHK, k_MGK, v_MGV, attn_mask, *places, y_NHV, norms_NH2 = ctx.saved_tensors
+        q_NHK, k_MGK, v_MGV, v_HK, attn_mask, *places, y_NHV, norms_NH2 = ctx.saved_tensors
         inputs = (q_NHK, k_MGK, v_MGV)
         grad_NHV = grad_NHV if grad_NHV.stride(2) == 1 else grad_NHV.contiguous()
-        given = _describe(ctx.how, inputs, attn_mask, places)
+        given = _describe(ctx.how, inputs, v_HK, attn_mask, places)
         given.y, given.norms = y_NHV.data_ptr(), norms_NH2.data_ptr()
         grads = [torch.empty(x.shape, dtype=x.dtype) for x in inputs]
         strides = grad_NHV.stride()[:2]
-        gradients = native.Gradients(grad_NHV.data_ptr(), *strides, *(x.data_ptr() for x in grads))
+        v_BHK = None if v_HK is None else torch.empty(len(places[0]), *v_HK.shape)
+        gradients = native.Gradients(
+            grad_NHV.data_ptr(), *strides, *(0 if x is None else x.data_ptr() for x in (*grads, v_BHK))
+        )
         ctx.kernel.sequences_back(ctypes.addressof(given), ctypes.addressof(gradients), native.threads(), _team())
-        return (*grads, *(None,) * 8)
+        return (*grads, None if v_BHK is None else v_BHK.sum(0), *(None,) * 8)

@@ -74,4 +74,12 @@ inline Floats exp_of(Floats x) {
     return x < least ? Floats{} : y;
 }
 
+// tanh(x), to some units of 1e-7: 1 − 2 / (e^2x + 1), which is 1 in float32 from 10 on. NaN stays NaN.
+inline Floats tanh_of(Floats x) {
+    const Floats most = all(10.0f), least = all(-10.0f);
+    x = x > most ? most : x;
+    x = x < least ? least : x;
+    return 1.0f - 2.0f / (exp_of(2.0f * x) + 1.0f);
+}
+
 }  // namespace

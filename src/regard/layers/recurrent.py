@@ -290,7 +290,6 @@ class StateAttention(Site):
         self, state_ND: Tensor, q_segments: Segments, keys: Tensor, values: Tensor, segments: Segments
     ) -> Tensor:
         queries = self.q_proj(state_ND)[:, None].to(values.dtype)
-        # Keys and values differ in width here; the formula's own backend takes that for every score.
-        return attend(queries, keys, values, q_segments, segments, score=self.score, backend="reference", site=self)[
-            :, 0
-        ]
+        # Keys and values differ in width here; on a GPU the formula's own backend alone takes that for every score.
+        backend = None if values.is_cpu else "reference"
+        return attend(queries, keys, values, q_segments, segments, score=self.score, backend=backend, site=self)[:, 0]

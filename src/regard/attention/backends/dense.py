@@ -10,6 +10,7 @@ what a query sees is a band of its sequence, and takes a mask or bias where the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -21,11 +22,12 @@ from regard.attention.scores import DotScore
 from regard.attention.segments import Segments
 
 # Given queries, keys, values, the first row and the number of rows of each sequence's queries, and of its keys, the
-# band, a mask as SDPA takes it or None, the probability of dropout and the scale: the contexts, or None for what it
-# does not serve. Whoever has such a kernel puts it here: attention knows of none.
+# band, a mask as SDPA takes it or None, the probability of dropout, and the scale of the dot product or the vector of
+# an additive score: the contexts, or None for what it does not serve. Whoever has such a kernel puts it here: attention
+# knows of none.
 Rows = tuple[Tensor, Tensor]
 Band = tuple[int, int]
-Own = Callable[[Tensor, Tensor, Tensor, Rows, Rows, Band, Tensor | None, float, float | None], Tensor | None]
+Own = Callable[[Tensor, Tensor, Tensor, Rows, Rows, Band, Tensor | None, float, float | Tensor | None], Tensor | None]
 own: Own | None = None
 
 
@@ -42,15 +44,8 @@ def run(
 ) -> Tensor:
     """Attend; see :func:`regard.attention.attend` for the arguments."""
     q_NHK = score.query(q_NHK)
-    band = (-1, -1) if mask is None else mask.window()
-
-    def asked(band: Band | None, attn_mask: Tensor | None) -> Tensor | None:
-        if own is None or band is None or k_segments.form == "slots" or torch.compiler.is_compiling():
-            return None
-        queries, keys = ((x.starts_B, x.lengths_B) for x in (q_segments, k_segments))
-        return own(q_NHK, k_MGK, v_MGK, queries, keys, band, attn_mask, dropout_p, score.scale)
-
-    if bias is None and (found := asked(band, None)) is not None:
+    asked = partial(ask, q_NHK, k_MGK, v_MGK, q_segments, k_segments, dropout_p=dropout_p, score=score.scale)
+    if bias is None and (found := asked(mask)) is not None:
         return found
     layout = plan(q_segments, k_segments)
     if not layout.groups:
@@ -65,10 +60,46 @@ def run(
     for group, q_BTHK, k_BSGK, v_BSGK in zip(layout.groups, *laid, strict=True):
         attn_mask = None if is_causal else added(group, mask, bias, q_BTHK)
         is_whole = layout.query_rows is None and layout.key_rows is None
-        if is_whole and attn_mask is not None and (found := asked((-1, -1), attn_mask)) is not None:
+        if is_whole and attn_mask is not None and (found := asked(None, attn_mask)) is not None:
             return found
         contexts.append(fused(q_BTHK, k_BSGK, v_BSGK, attn_mask, dropout_p, is_causal, score.scale))
     return layout.take_back(contexts)
+
+
+def ask(
+    q_NHK: Tensor,
+    k_MGK: Tensor,
+    v_MGK: Tensor,
+    q_segments: Segments,
+    k_segments: Segments,
+    mask: Mask | None,
+    attn_mask: Tensor | None = None,
+    *,
+    dropout_p: float,
+    score: float | Tensor | None,
+) -> Tensor | None:
+    """Ask the other kernel, where there is one; a gradient of keys in slots is nothing that it knows.
+
+    Args:
+        q_NHK: Queries.
+        k_MGK: Keys.
+        v_MGK: Values.
+        q_segments: Sequences of the queries.
+        k_segments: Sequences of the keys.
+        mask: What a query sees of its sequence; None is all.
+        attn_mask: As SDPA takes it, of uniform sequences.
+        dropout_p: Probability that a weight is dropped.
+        score: Factor of the dot product, None for 1/√K; or the vector of an additive score.
+
+    Returns:
+        The contexts; None where there is no such kernel, or it does not serve, or the mask is not a band.
+    """
+    band = (-1, -1) if mask is None else mask.window()
+    differs = k_segments.form == "slots" and torch.is_grad_enabled()
+    if own is None or band is None or differs or torch.compiler.is_compiling():
+        return None
+    queries, keys = ((x.starts_B, x.lengths_B) for x in (q_segments, k_segments))
+    return own(q_NHK, k_MGK, v_MGK, queries, keys, band, attn_mask, dropout_p, score)
 
 
 def added(group: Group, mask: Mask | None, bias: Bias | None, q_BTHK: Tensor) -> Tensor | None:
