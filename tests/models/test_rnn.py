@@ -302,3 +302,17 @@ def test_the_derivatives_of_cells(cell: type[Cell]) -> None:
         return h_DNH, *last
 
     assert torch.autograd.gradcheck(run, inputs)
+
+
+def test_rows_go_into_the_order_of_times_and_back():
+    """So do their gradients, and those of these."""
+    segments = Segments.ragged([3, 1, 4])
+    times = Times.of(segments)
+    x_ND = torch.arange(8.0).double()[:, None]
+    assert times.by_time(x_ND)[:, 0].tolist() == [4, 0, 3, 5, 1, 6, 2, 7]
+    assert torch.equal(times.by_sequence(times.by_time(x_ND)), x_ND)
+    assert times.by_sequence(times.mirrored(times.by_time(x_ND)))[:, 0].tolist() == [2, 1, 0, 3, 7, 6, 5, 4]
+    x_ND = torch.randn(8, 3, dtype=torch.float64, requires_grad=True)
+    for way in (times.by_time, times.by_sequence, times.mirrored):
+        assert torch.autograd.gradcheck(way, x_ND)
+        assert torch.autograd.gradgradcheck(way, x_ND)

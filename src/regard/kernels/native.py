@@ -275,9 +275,10 @@ def team() -> int | None:
     Returns:
         The place of ``GOMP_parallel`` in the OpenMP library that PyTorch brought; None where it has another.
     """
-    home = Path(torch.__file__).parent
+    home = Path(torch.__file__).resolve().parent
+    homes = (home, home.with_name("torch.libs"))
     for path in sorted(openmp_libraries()):
-        if not Path(path).resolve().is_relative_to(home.resolve()):
+        if not any(Path(path).resolve().is_relative_to(one) for one in homes):
             continue
         try:
             library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD)

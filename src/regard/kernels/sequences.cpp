@@ -496,7 +496,7 @@ void backward(const Piece& p, const Gradients& g, Rooms& room) {
         if (s.vector) std::memcpy(g.vector + (p.sequence * s.heads + head) * s.key, vector_grads, sizeof(float) * s.key);
     }
     int64_t to = p.k_start * s.groups + p.group;
-    give(key_grads, p.keys, key, s.key, s.vector ? 1 : s.scale, g.k + to * s.key, s.groups * s.key);
+    give(key_grads, p.keys, key, s.key, s.scale, g.k + to * s.key, s.groups * s.key);
     give(value_grads, p.keys, value, s.value, 1, g.v + to * s.value, s.groups * s.value);
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -86,8 +86,8 @@ class Recurrent(nn.Module):
         else:
             state = tuple(part[:, times.order_B] for part in state)
         run = self._run_packed if x_ND.is_cuda else self._run_unrolled
-        h_ND, last = run(x_ND[times.order_N], times, state)
-        return h_ND[times.back_N], tuple(part[:, times.back_B] for part in last)
+        h_ND, last = run(times.by_time(x_ND), times, state)
+        return times.by_sequence(h_ND), tuple(part[:, times.back_B] for part in last)
 
     def step(self, x_BD: Tensor, state: State) -> tuple[Tensor, State]:
         """Run one step of each sequence.
@@ -140,12 +140,12 @@ class Recurrent(nn.Module):
             numbers = range(layer * self.directions, (layer + 1) * self.directions)
             parameters = [self._weights(layer, direction) for direction in range(self.directions)]
             w_x, w_h, b_x, b_h = (torch.stack(kind) for kind in zip(*parameters, strict=True))
-            x_DNE = rows_ND[None] if self.directions == 1 else torch.stack([rows_ND, rows_ND[times.mirror_N]])
+            x_DNE = rows_ND[None] if self.directions == 1 else torch.stack([rows_ND, times.mirrored(rows_ND)])
             gates_DNG = torch.baddbmm(b_x[:, None], x_DNE, w_x.transpose(1, 2))
             start = tuple(part[numbers.start : numbers.stop] for part in state)
             h_DNH, end = unroll(self.cell, gates_DNG, w_h, b_h, start, times.sizes)
             last.append(end)
-            rows_ND = h_DNH[0] if self.directions == 1 else torch.cat([h_DNH[0], h_DNH[1][times.mirror_N]], -1)
+            rows_ND = h_DNH[0] if self.directions == 1 else torch.cat([h_DNH[0], times.mirrored(h_DNH[1])], -1)
             if layer < self.layers.num_layers - 1:
                 rows_ND = nn.functional.dropout(rows_ND, self.layers.dropout, self.training)
         return rows_ND, tuple(torch.cat(part) for part in zip(*last, strict=True))
@@ -178,6 +178,39 @@ class Times:
     back_B: Tensor
     sizes: list[int]
     mirror_N: Tensor
+
+    def by_time(self, x_ND: Tensor) -> Tensor:
+        """Bring the rows of a batch into this order.
+
+        Args:
+            x_ND: Sequence after sequence.
+
+        Returns:
+            Time after time.
+        """
+        return _Permute.apply(x_ND, self.order_N, self.back_N)
+
+    def by_sequence(self, x_ND: Tensor) -> Tensor:
+        """Bring rows in this order back into that of the batch.
+
+        Args:
+            x_ND: Time after time.
+
+        Returns:
+            Sequence after sequence.
+        """
+        return _Permute.apply(x_ND, self.back_N, self.order_N)
+
+    def mirrored(self, x_ND: Tensor) -> Tensor:
+        """Turn each sequence round.
+
+        Args:
+            x_ND: Time after time.
+
+        Returns:
+            Likewise, the last token of each sequence first.
+        """
+        return _Permute.apply(x_ND, self.mirror_N, self.mirror_N)
 
     @staticmethod
     def of(segments: Segments) -> Times:
@@ -214,6 +247,23 @@ class Times:
             there_TB.sum(1).tolist(),
             back_N[mirrored_N].to(device),
         )
+
+
+class _Permute(torch.autograd.Function):
+    """x[order]. The gradient is a gather too: left to autograd, it would be added up row by row."""
+
+    @staticmethod
+    def forward(x_ND: Tensor, order_N: Tensor, back_N: Tensor) -> Tensor:  # pyrefly: ignore[bad-override]
+        return x_ND.index_select(0, order_N)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.save_for_backward(*inputs[1:])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # pyrefly: ignore[bad-override]
+        order_N, back_N = ctx.saved_tensors
+        return _Permute.apply(grad, back_N, order_N), None, None
 
 
 class StateAttention(Site):

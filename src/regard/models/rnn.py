@@ -224,7 +224,7 @@ class RNN(EncoderDecoder):
         states: list[Tensor] = []
         contexts: list[Tensor] = []
         q_segments = Segments.uniform(0, 1, y_ND.device)
-        for y_BD in y_ND[times.order_N].split(times.sizes):
+        for y_BD in times.by_time(y_ND).split(times.sizes):
             if len(y_BD) != len(q_segments):
                 going = len(y_BD)
                 state = tuple(part[:, :going].contiguous() for part in state)
@@ -234,7 +234,7 @@ class RNN(EncoderDecoder):
             s_BD, state = self.decoder.step(torch.cat([y_BD, context_BD], -1), state)
             states.append(s_BD)
             contexts.append(context_BD)
-        return torch.cat(states)[times.back_N], torch.cat(contexts)[times.back_N]
+        return times.by_sequence(torch.cat(states)), times.by_sequence(torch.cat(contexts))
 
     def _deep(self, y_ND: Tensor, s_ND: Tensor, context_ND: Tensor) -> Tensor:
         """Combine the last token, the state and the context for the output (Bahdanau et al. 2015, appendix A.2.2)."""
