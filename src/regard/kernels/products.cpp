@@ -48,17 +48,11 @@ constexpr int INT8_PARTS = 2;
 constexpr int INT8_PARTS = PARTS;
 #endif
 
-// Registers for sums: what else a tile holds has to fit beside them, or sums go to memory at every step.
-constexpr int sums_for(int64_t kind) { return kind == INT8 && INT8_PARTS == 2 ? 8 : WIDTH == 8 ? 12 : 24; }
-
-// Those of a panel's row that are worked on at once; int8 goes through a panel again for its other half.
-constexpr int parts_for(int64_t kind, int rows) {
-    return kind != INT8 ? PARTS : rows * INT8_PARTS > sums_for(kind) ? 1 : INT8_PARTS;
-}
-
-// Panels that are read side by side: as many streams as there are registers for.
+// Panels that are read side by side: as many streams as there are registers for. What else a tile holds has to fit beside
+// its sums, or they go to memory at every step.
 constexpr int panels_for(int64_t kind, int rows) {
-    int fit = sums_for(kind) / (rows * parts_for(kind, rows));
+    int sums = kind == INT8 && INT8_PARTS == 2 ? 8 : WIDTH == 8 ? 12 : 24;
+    int fit = sums / (rows * (kind == INT8 ? INT8_PARTS : PARTS));
     return fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
 }
 
@@ -88,14 +82,21 @@ inline void load(const char* at, Floats* w) {
     }
 }
 
-// Tiles are functions of their own: inlined into others, their sums do not stay in registers.
+// Tiles are functions of their own, and go through their sums in loops that are unrolled from the first to the last:
+// inlined into others, or with one loop that is not, their sums do not stay in registers.
 #define TILE __attribute__((noinline)) void
 
 // Rows × P panels over some inputs; x by rows (stride), or packed by inputs, R numbers each.
 template <int64_t KIND, int R, int P, bool PACKED>
 TILE tile(const float* x, int64_t stride, const char* weights, int64_t bytes, int64_t inputs, Ahead ahead, float* out) {
     constexpr int64_t STEP = step_bytes(KIND);
-    Floats sum[R][P][PARTS] = {};
+    Floats sum[R][P][PARTS];
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+        for (int p = 0; p < P; ++p)
+#pragma GCC unroll 4
+            for (int part = 0; part < PARTS; ++part) sum[r][p][part] = Floats{};
     for (int64_t k = 0; k < inputs; ++k) {
         Floats w[P][PARTS];
 #pragma GCC unroll 8
@@ -115,15 +116,18 @@ TILE tile(const float* x, int64_t stride, const char* weights, int64_t bytes, in
                 for (int part = 0; part < PARTS; ++part) sum[r][p][part] += one * w[p][part];
         }
     }
+#pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
-        for (int p = 0; p < P; ++p) {
-            float* to = out + (r * P + p) * PANEL;
-            std::memcpy(to, sum[r][p], sizeof(float) * PANEL);
-            if (KIND == BF16 && WIDTH == 16) {
-                float mixed[PANEL];
-                std::memcpy(mixed, to, sizeof mixed);
-                for (int j = 0; j < PANEL; ++j) to[j] = mixed[2 * (j % 8) + j / 8];
-            }
+#pragma GCC unroll 8
+        for (int p = 0; p < P; ++p)
+#pragma GCC unroll 4
+            for (int part = 0; part < PARTS; ++part)
+                *(Floats*)(out + (r * P + p) * PANEL + part * WIDTH) = sum[r][p][part];
+    if (KIND == BF16 && WIDTH == 16)
+        for (float* to = out; to < out + R * P * PANEL; to += PANEL) {
+            float mixed[PANEL];
+            std::memcpy(mixed, to, sizeof mixed);
+            for (int j = 0; j < PANEL; ++j) to[j] = mixed[2 * (j % 8) + j / 8];
         }
 }
 
@@ -132,11 +136,22 @@ TILE tile(const float* x, int64_t stride, const char* weights, int64_t bytes, in
 #if defined(__AVX2__) && !defined(__AVX512BW__)
 constexpr bool IS_WIDENED = true;  // for more rows weights are made 16 bits once, not for each group of them
 
-inline void add(__m256i& sum, __m256i one, __m256i w) {
+// Add the products of a pair of inputs with a panel's row of weights. In this order and no other: a compiler brings the
+// inputs of all rows into registers before all else, and has none left for sums.
+inline void add(__m256i& first, __m256i& second, const int32_t& x, __m256i w, __m256i v) {
 #if defined(__AVXVNNI__)
-    sum = _mm256_dpwssd_avx_epi32(sum, one, w);
+    __m256i one = _mm256_set1_epi32(x);
+    first = _mm256_dpwssd_avx_epi32(first, one, w), second = _mm256_dpwssd_avx_epi32(second, one, v);
 #else
-    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(one, w));
+    __m256i one, other;
+    __asm__(
+        "vpbroadcastd %[x], %[one]\n\t"
+        "vpmaddwd %[w], %[one], %[other]\n\t"
+        "vpmaddwd %[v], %[one], %[one]\n\t"
+        "vpaddd %[other], %[first], %[first]\n\t"
+        "vpaddd %[one], %[second], %[second]"
+        : [first] "+x"(first), [second] "+x"(second), [one] "=&x"(one), [other] "=&x"(other)
+        : [x] "m"(x), [w] "x"(w), [v] "x"(v));
 #endif
 }
 
@@ -148,16 +163,17 @@ void widen(const char* weights, int64_t pairs, int16_t* wide) {
 // Rows, packed by inputs, × some inputs of a panel of widened weights, added to their sums.
 template <int R>
 TILE tile_wide(const int32_t* x, const int16_t* wide, int64_t pairs, int32_t* sums) {
+    __m256i_u* at = (__m256i_u*)sums;
     __m256i sum[R][2];
-    std::memcpy(sum, sums, sizeof sum);
-    for (int64_t k = 0; k < pairs; ++k)
 #pragma GCC unroll 16
-        for (int r = 0; r < R; ++r) {
-            __m256i one = _mm256_set1_epi32(x[k * R + r]);
-            add(sum[r][0], one, *(const __m256i_u*)(wide + k * 32));
-            add(sum[r][1], one, *(const __m256i_u*)(wide + k * 32 + 16));
-        }
-    std::memcpy(sums, sum, sizeof sum);
+    for (int r = 0; r < R; ++r) sum[r][0] = at[2 * r], sum[r][1] = at[2 * r + 1];
+    for (int64_t k = 0; k < pairs; ++k) {
+        __m256i w = *(const __m256i_u*)(wide + k * 32), v = *(const __m256i_u*)(wide + k * 32 + 16);
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) add(sum[r][0], sum[r][1], x[k * R + r], w, v);
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) at[2 * r] = sum[r][0], at[2 * r + 1] = sum[r][1];
 }
 #else
 constexpr bool IS_WIDENED = false;
@@ -171,7 +187,11 @@ template <int R, int P, bool PACKED>
 TILE tile_int8(const int32_t* x, int64_t stride, const char* weights, int64_t bytes, int64_t pairs, Ahead ahead,
                int32_t* out) {
 #if defined(__AVX512BW__)
-    __m512i sum[R][P] = {};
+    __m512i sum[R][P];
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+        for (int p = 0; p < P; ++p) sum[r][p] = _mm512_setzero_si512();
     for (int64_t k = 0; k < pairs; ++k) {
         __m512i w[P];
         for (int p = 0; p < P; ++p)
@@ -188,36 +208,39 @@ TILE tile_int8(const int32_t* x, int64_t stride, const char* weights, int64_t by
 #endif
         }
     }
+#pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
         for (int p = 0; p < P; ++p) _mm512_storeu_si512(out + (r * P + p) * PANEL, sum[r][p]);
 #elif defined(__AVX2__)
-    constexpr int PASS = parts_for(INT8, R);
-#pragma GCC unroll 2
-    for (int first = 0; first < INT8_PARTS; first += PASS) {
-        __m256i sum[R][P][PASS] = {};
-        for (int64_t k = 0; k < pairs; ++k) {
-            __m256i w[P][PASS];
-#pragma GCC unroll 8
-            for (int p = 0; p < P; ++p) {
-                const char* at = weights + p * bytes + k * 32;
-                if (!first) __builtin_prefetch(weights + p * bytes + ahead.from + k * ahead.step);
-#pragma GCC unroll 2
-                for (int part = 0; part < PASS; ++part)
-                    w[p][part] = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)(at + 16 * (first + part))));
-            }
+    __m256i sum[R][P][2];
 #pragma GCC unroll 16
-            for (int r = 0; r < R; ++r) {
-                __m256i one = _mm256_set1_epi32(PACKED ? x[k * R + r] : x[r * stride + k]);
+    for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
-                for (int p = 0; p < P; ++p)
+        for (int p = 0; p < P; ++p) sum[r][p][0] = sum[r][p][1] = _mm256_setzero_si256();
+    for (int64_t k = 0; k < pairs; ++k) {
+        __m256i w[P][2];
+#pragma GCC unroll 8
+        for (int p = 0; p < P; ++p) {
+            const char* at = weights + p * bytes + k * 32;
+            __builtin_prefetch(weights + p * bytes + ahead.from + k * ahead.step);
 #pragma GCC unroll 2
-                    for (int part = 0; part < PASS; ++part) add(sum[r][p][part], one, w[p][part]);
-            }
+            for (int part = 0; part < 2; ++part)
+                w[p][part] = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)(at + 16 * part)));
         }
+#pragma GCC unroll 16
         for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
             for (int p = 0; p < P; ++p)
-                std::memcpy(out + (r * P + p) * PANEL + first * 8, sum[r][p], sizeof sum[r][p]);
+                add(sum[r][p][0], sum[r][p][1], PACKED ? x[k * R + r] : x[r * stride + k], w[p][0], w[p][1]);
     }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+        for (int p = 0; p < P; ++p) {
+            __m256i_u* to = (__m256i_u*)(out + (r * P + p) * PANEL);
+            to[0] = sum[r][p][0], to[1] = sum[r][p][1];
+        }
 #else
     int32_t sum[R][P][PANEL] = {};
     for (int64_t k = 0; k < pairs; ++k)
