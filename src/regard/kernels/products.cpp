@@ -48,11 +48,17 @@ constexpr int INT8_PARTS = 2;
 constexpr int INT8_PARTS = PARTS;
 #endif
 
-// Panels that are read side by side: as many streams as there are registers for. What else a tile holds has to fit beside
-// its sums, or they go to memory at every step.
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int REGISTERS = 32;
+#else
+constexpr int REGISTERS = 16;
+#endif
+
+// Panels that are read side by side: as many streams as there are registers for. Beside its sums a tile holds a row of each
+// panel, and what is multiplied with it; if they do not fit, sums go to memory at every step.
 constexpr int panels_for(int64_t kind, int rows) {
-    int sums = kind == INT8 && INT8_PARTS == 2 ? 8 : WIDTH == 8 ? 12 : 24;
-    int fit = sums / (rows * (kind == INT8 ? INT8_PARTS : PARTS));
+    int parts = kind == INT8 ? INT8_PARTS : PARTS, others = kind == INT8 ? 2 : 1;
+    int fit = (REGISTERS - others) / (parts * (rows + 1));
     return fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
 }
 
