@@ -62,7 +62,7 @@ def attend(
     Args:
         q: q_NHK, queries of the whole batch in one row; or, without segments, dense (…, T, H, K).
         k: k_MGK, keys, G dividing H: query heads h · H/G … (h + 1) · H/G − 1 share key head h; or dense (…, S, G, K).
-        v: v_MGK, values; their head size may differ from the keys' on ``reference`` and ``dense``.
+        v: v_MGK, values; their head size may differ from the keys' on ``reference``, ``dense`` and ``static``.
         q_segments: Which queries belong together; None for dense tensors.
         k_segments: Which keys do; as many sequences. None is ``q_segments``.
         mask: Which keys of its sequence a query may attend to; None is all of them. See :mod:`regard.attention.masks`.
@@ -97,8 +97,8 @@ def attend(
         _refuse(backend, q, v, q_segments, k_segments, mask, bias, score, dropout_p)
     forms = q_segments.form, k_segments.form
     recording.offer(site, q, k, q_segments, k_segments, mask, bias, score)
-    if is_free and isinstance(score, Additive) and bias is None:
-        found = dense.ask(q, k, v, q_segments, k_segments, mask, dropout_p=dropout_p, score=score.v_HK)
+    if is_free and type(score) is Additive and bias is None and not (score._forward_hooks or score._forward_pre_hooks):
+        found = dense.ask(q, k, v, q_segments, k_segments, mask, dropout_p=dropout_p, v_HK=score.v_HK)
         if found is not None:
             return silencing.heard(site, found)
     if backend == "reference":

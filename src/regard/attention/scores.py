@@ -9,7 +9,7 @@ relative   (q + u) · k + (q + v) · r_d    Dai et al. 2019, §3.3; Yang et al. 
 ========== ============================== =======================================
 
 Scores that are a dot product of something are :class:`DotScore`: fused kernels serve them. The others are computed by
-the reference backend.
+the reference backend; on a CPU our own kernel may serve the additive one.
 """
 
 from __future__ import annotations

@@ -42,7 +42,8 @@ struct Sequences {
     float scale;
 };
 
-// What the gradients are of: y's, and where those of queries, keys and values go, (rows, heads, size) each.
+// What the gradients are of: y's, and where those of queries, (rows, heads, size), and of keys and values, (rows, groups,
+// size), go.
 struct Gradients {
     const float* y;
     int64_t y_row, y_head;

@@ -187,7 +187,7 @@ def loaded() -> Kernel | None:
     """Give the kernels where this process has them already: for what is not worth compiling them.
 
     Returns:
-        The kernels of :func:`load`, once weights were packed for them; else None.
+        The kernels of :func:`load`, once something asked for them; else None.
     """
     return load()[0] if load.cache_info().currsize and os.environ.get("REGARD_KERNEL") != "torch" else None
 
@@ -199,12 +199,13 @@ def are_plain(*tensors: Tensor) -> bool:
         *tensors: What it reads.
 
     Returns:
-        Whether all are float32 on a CPU, and stand for themselves: no tracing, batching or forward derivatives.
+        Whether all are float32 on a CPU, and stand for themselves: no tracing, batching, modes or forward derivatives.
     """
     if any(x.dtype != torch.float32 or not x.is_cpu or type(x) not in (Tensor, nn.Parameter) for x in tensors):
         return False
     is_watched = torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None
-    return not (is_watched or forward_ad._current_level >= 0 or torch.compiler.is_compiling())
+    is_traced = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
+    return not (is_watched or is_traced or forward_ad._current_level >= 0 or any(x.is_neg() for x in tensors))
 
 
 class _Threads(threading.local):

@@ -1,4 +1,4 @@
-// Attention within sequences of any lengths, and its gradients: many queries of many sequences, no padding, no copies.
+// Attention within sequences of any lengths, and its gradients: many queries of many sequences, without padding.
 //
 // Of one sequence and one group of heads, queries are taken some at a time, so that their scores with all keys stay in
 // the processor's caches. The backward pass computes these scores again; nothing as large as them is kept. Whatever is
@@ -21,13 +21,19 @@ namespace {
 constexpr int64_t SMALL = 1 << 15;  // multiplications that are not worth a second thread
 constexpr int64_t PANEL = 2 * WIDTH;
 constexpr int64_t ROWS = 6;               // of a tile: with two vectors each they fill the registers
-constexpr int64_t SCORES = 1 << 14;       // that are held at once, 64 kB
+constexpr int64_t SCORES = 1 << 14;       // that are held at once, 64 kB, or those of as many queries as a tile has rows
 constexpr int64_t MOST = 8 * ROWS;        // queries that are taken at once
 constexpr int64_t KEYS = 256;             // whose gradients are computed at once
 constexpr int64_t APART = 512;            // queries that are worth a piece of their own
+constexpr int64_t KEPT = 1 << 20;         // numbers of a sequence's keys for which a thread keeps its room
 constexpr float NEVER = -std::numeric_limits<float>::infinity();
 
 inline int64_t whole(int64_t count) { return (count + WIDTH - 1) / WIDTH * WIDTH; }
+
+// How many queries are taken at once, where all their scores with so many keys are held.
+inline int64_t height_for(int64_t keys) {
+    return std::min(std::max(SCORES / std::max(whole(keys), PANEL) / ROWS * ROWS, ROWS), MOST);
+}
 
 // Memory that grows and is never emptied: what is used is written before.
 struct Room {
@@ -197,10 +203,7 @@ struct Piece {
         return s.ahead < 0 ? keys : std::min(std::max<int64_t>(query + keys - queries + s.ahead + 1, 0), keys);
     }
 
-    // How many queries are taken at once, where all their scores are held.
-    int64_t height() const {
-        return std::min(std::max(SCORES / std::max(whole(keys), PANEL) / ROWS * ROWS, ROWS), MOST);
-    }
+    int64_t height() const { return height_for(keys); }
 };
 
 // j, j + 1, …
@@ -217,10 +220,11 @@ struct Sight {
 
     // A vector of scores, which begins at key j, without what is not seen.
     Floats operator()(int64_t j, Floats x) const {
-        if (mask && j + WIDTH <= count)
-            x += *(const Floats*)(mask + j);
-        else if (mask)
-            for (int64_t i = j; i < count; ++i) x[i - j] += mask[i];
+        if (mask && j + WIDTH <= count) {
+            Floats more = *(const Floats*)(mask + j);
+            x = more == NEVER ? more : x + more;  // what is closed is closed to what is no number too
+        } else if (mask)
+            for (int64_t i = j; i < count; ++i) x[i - j] = mask[i] == NEVER ? NEVER : x[i - j] + mask[i];
         if (j >= least && j + WIDTH <= most) return x;
         Ints key = count_from((int32_t)j);
         return (key >= (int32_t)least) & (key < (int32_t)most) ? x : all(NEVER);
@@ -468,6 +472,11 @@ void backward(const Piece& p, const Gradients& g, Rooms& room) {
                     float *weight = weights + r * some.stride, *grad = grads + r * some.stride;
                     const float* norms = s.norms + 2 * p.at(query + r, head);
                     const float most = norms[0], inverse = norms[1], mean = means[r];
+                    if (inverse == 0) {
+                        std::memset(weight, 0, sizeof(float) * some.stride);
+                        std::memset(grad, 0, sizeof(float) * some.stride);
+                        continue;
+                    }
                     const Sight sight = some.sight(p, r);
                     const Drops drops(s, p.at(query + r, head));
                     const int64_t stride = some.stride;
@@ -491,6 +500,9 @@ void backward(const Piece& p, const Gradients& g, Rooms& room) {
                 multiply({grads, 1, some.stride}, some.count, q_panels, some.rows, 0, some.rows, s.key,
                          key_grads + first * key, key, true);
             }
+            for (int64_t r = 0; r < some.rows; ++r)
+                if (s.norms[2 * p.at(query + r, head) + 1] == 0)
+                    std::memset(query_grads + r * key, 0, sizeof(float) * key);
             give(query_grads, some.rows, key, s.key, 1, g.q + p.at(query, head) * s.key, s.heads * s.key);
         }
         if (s.vector) std::memcpy(g.vector + (p.sequence * s.heads + head) * s.key, vector_grads, sizeof(float) * s.key);
@@ -500,13 +512,19 @@ void backward(const Piece& p, const Gradients& g, Rooms& room) {
     give(value_grads, p.keys, value, s.value, 1, g.v + to * s.value, s.groups * s.value);
 }
 
+Rooms& my_rooms() {
+    thread_local Rooms rooms;
+    return rooms;
+}
+
 // Have threads take pieces until none is left. Each piece is computed by one alone, in the same way: who has it is no matter.
 template <typename Part>
-void share_out(int64_t pieces, int64_t work, int threads, Team team, const Part& part) {
+void share_out(int64_t pieces, int64_t work, bool keeps, int threads, Team team, const Part& part) {
     std::atomic<int64_t> next{0};
     auto take = [&] {
-        thread_local Rooms room;
+        Rooms& room = my_rooms();
         for (int64_t piece; (piece = next.fetch_add(1, std::memory_order_relaxed)) < pieces;) part(piece, room);
+        if (!keeps) room = Rooms();
     };
     threads = (int)std::max<int64_t>(std::min<int64_t>({threads, pieces, 1 + work / SMALL}), 1);
     if (threads == 1)
@@ -515,6 +533,12 @@ void share_out(int64_t pieces, int64_t work, int threads, Team team, const Part&
         team([](void* data) { (*(decltype(take)*)data)(); }, &take, threads, 0);
     else
         Threads::run(threads, [&](int) { take(); });
+}
+
+// Whether what the longest sequence needs is little enough to be kept for the next call.
+bool is_kept(const Sequences& s) {
+    int64_t most = s.sequences ? *std::max_element(s.k_lengths, s.k_lengths + s.sequences) : 0;
+    return most * (s.key + s.value) <= KEPT;
 }
 
 // Multiplications of the forward pass; a tanh is worth some.
@@ -536,11 +560,13 @@ void regard_sequences(const Sequences* sequences, int threads, Team team) {
     };
     std::vector<Part> parts;  // long sequences in several, where sequences and groups alone are too few
     for (int64_t i = 0; i < s.sequences; ++i) {
-        int64_t each = s.sequences * s.groups < 4 * threads ? APART : std::max<int64_t>(s.q_lengths[i], 1);
+        // Cut where queries are taken anew, so that the same ones are taken together for any number of threads.
+        int64_t height = height_for(s.k_lengths[i]), apart = (APART + height - 1) / height * height;
+        int64_t each = s.sequences * s.groups < 4 * threads ? apart : std::max<int64_t>(s.q_lengths[i], 1);
         for (int64_t from = 0; from < s.q_lengths[i]; from += each)
             parts.push_back({i, from, std::min(from + each, s.q_lengths[i])});
     }
-    share_out(parts.size() * s.groups, multiplications(s), threads, team, [&](int64_t number, Rooms& room) {
+    share_out(parts.size() * s.groups, multiplications(s), is_kept(s), threads, team, [&](int64_t number, Rooms& room) {
         const Part& part = parts[number / s.groups];
         forward(Piece(s, part.sequence, number % s.groups), part.from, part.behind, room);
     });
@@ -549,7 +575,7 @@ void regard_sequences(const Sequences* sequences, int threads, Team team) {
 // Gradients of the queries, keys and values.
 void regard_sequences_back(const Sequences* sequences, const Gradients* gradients, int threads, Team team) {
     const Sequences& s = *sequences;
-    share_out(s.sequences * s.groups, 3 * multiplications(s), threads, team, [&](int64_t number, Rooms& room) {
+    share_out(s.sequences * s.groups, 3 * multiplications(s), is_kept(s), threads, team, [&](int64_t number, Rooms& room) {
         backward(Piece(s, number / s.groups, number % s.groups), *gradients, room);
     });
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,12 +25,14 @@ def attend(
     band: tuple[int, int],
     attn_mask: Tensor | None,
     dropout_p: float,
-    score: float | Tensor | None,
+    scale: float | None,
+    v_HK: Tensor | None = None,
 ) -> Tensor | None:
     """Attend by the kernels of our own, in float32 on a CPU.
 
     The backward pass computes the weights again from the queries and keys: besides its inputs and the result, two
-    numbers for each query and head are kept.
+    numbers for each query and head are kept. Its gradients are neither differentiated again nor taken in batches
+    (``is_grads_batched``).
 
     Args:
         q_NHK: Queries.
@@ -38,41 +41,49 @@ def attend(
         queries: Rows of each sequence's queries; together they are all rows, each once.
         keys: Of its keys and values, likewise.
         band: How far a query sees back and ahead, counted from the last key; −1 for all the way.
-        attn_mask: bool, True = may attend, or float32, added to the scores: broadcastable to (B, H, T, S), where no
-            sequence is longer. No gradient goes to it. None for none.
+        attn_mask: Of uniform sequences alone: bool, True = may attend, or float32, added to the scores; broadcastable
+            to (B, H, T, S). No gradient goes to it. None for none.
         dropout_p: Probability that a weight is dropped, in steps of 2⁻³²; below 1. Which ones follows from a seed
             that is drawn from torch's generator.
-        score: Factor of the dot product, None for 1/√K; or v_HK of the additive score vᵀ tanh(q + k).
+        scale: Factor of the dot product; None is 1/√K.
+        v_HK: Of the additive score vᵀ tanh(q + k); None for a dot product.
 
     Returns:
         context_NHV, zeros for a query without a key; None where the kernels do not serve.
     """
     inputs = (q_NHK, k_MGK, v_MGV)
-    if (kernel := native.loaded()) is None or not native.are_plain(*inputs):
+    leaves = inputs if v_HK is None else (*inputs, v_HK)
+    if (kernel := native.loaded()) is None or not native.are_plain(*leaves):
         return None
-    if any(x.stride(-1) != 1 for x in inputs):
+    if any(x.stride(-1) != 1 for x in leaves) or not q_NHK.shape[2] or isinstance(scale, Tensor):
         return None
-    leaves = inputs if not isinstance(score, Tensor) else (*inputs, score)
+    if v_HK is not None and (v_HK.shape != q_NHK.shape[1:] or not v_HK.is_contiguous()):
+        return None
     asks = torch.is_grad_enabled() and any(x.requires_grad for x in leaves)
     if attn_mask is not None:
         if attn_mask.dtype == torch.bool:
-            attn_mask = torch.zeros(attn_mask.shape).masked_fill_(~attn_mask, float("-inf"))
+            attn_mask = q_NHK.new_zeros(attn_mask.shape).masked_fill_(~attn_mask, float("-inf"))
         elif not native.are_plain(attn_mask) or (torch.is_grad_enabled() and attn_mask.requires_grad):
             return None
         count = len(queries[0])
         attn_mask = attn_mask.expand(count, q_NHK.shape[1], q_NHK.shape[0] // count, k_MGK.shape[0] // count)
-        attn_mask = attn_mask if attn_mask.stride(3) == 1 else attn_mask.contiguous()
-    v_HK = score if isinstance(score, Tensor) else None
-    if v_HK is not None and not (native.are_plain(v_HK) and v_HK.is_contiguous()):
-        return None
-    scale = 1.0 if v_HK is not None else q_NHK.shape[2] ** -0.5 if score is None else score
-    seed = int(torch.empty((), dtype=torch.int64).random_()) if dropout_p else 0
+        attn_mask = _by_rows(attn_mask)
+    most = q_NHK.shape[0] + k_MGK.shape[0]
     how = native.Sequences(
-        back=band[0], ahead=band[1], seed=seed, dropped=min(round(dropout_p * 2**32), 2**32 - 1), scale=scale
+        back=min(band[0], most),
+        ahead=min(band[1], most),
+        seed=int(torch.empty((), dtype=torch.int64, device="cpu").random_()) if dropout_p else 0,
+        dropped=min(round(dropout_p * 2**32), 2**32 - 1),
+        scale=1.0 if v_HK is not None else q_NHK.shape[2] ** -0.5 if scale is None else scale,
     )
-    if asks:
-        return _Attend.apply(*inputs, v_HK, attn_mask, *queries, *keys, how, kernel)[0]
-    return _forward(*inputs, v_HK, attn_mask, *queries, *keys, how, kernel, False)[0]
+    places = [x.to(torch.int64).contiguous() for x in (*queries, *keys)]
+    run = _Attend.apply if asks else partial(_forward, keeps=False)
+    return run(*inputs, v_HK, attn_mask, *places, how, kernel)[0]
+
+
+def _by_rows(x: Tensor) -> Tensor:
+    """Have the numbers of a row stand one after the other."""
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _describe(
@@ -132,23 +143,29 @@ class _Attend(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.save_for_backward(*inputs[:9], *output)
+        ctx.save_for_backward(*inputs[:5], *output)
         ctx.mark_non_differentiable(output[1])
-        ctx.how, ctx.kernel = inputs[9:11]
+        # Not saved with the others: segments may have been made in inference mode.
+        ctx.places, ctx.how, ctx.kernel = inputs[5:9], *inputs[9:11]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_NHV: Tensor, _: Any) -> tuple[Tensor | None, ...]:  # pyrefly: ignore[bad-override]
-        q_NHK, k_MGK, v_MGV, v_HK, attn_mask, *places, y_NHV, norms_NH2 = ctx.saved_tensors
-        inputs = (q_NHK, k_MGK, v_MGV)
-        grad_NHV = grad_NHV if grad_NHV.stride(2) == 1 else grad_NHV.contiguous()
-        given = _describe(ctx.how, inputs, v_HK, attn_mask, places)
+        # Hooks of saved tensors may give them back in another layout.
+        *rows, v_HK, attn_mask, y_NHV, norms_NH2 = ctx.saved_tensors
+        inputs = [_by_rows(x) for x in rows]
+        grad_NHV, y_NHV, norms_NH2 = _by_rows(grad_NHV), y_NHV.contiguous(), norms_NH2.contiguous()
+        v_HK = None if v_HK is None else v_HK.contiguous()
+        attn_mask = None if attn_mask is None else _by_rows(attn_mask)
+        given = _describe(ctx.how, inputs, v_HK, attn_mask, ctx.places)
         given.y, given.norms = y_NHV.data_ptr(), norms_NH2.data_ptr()
-        grads = [torch.empty(x.shape, dtype=x.dtype) for x in inputs]
-        strides = grad_NHV.stride()[:2]
-        v_BHK = None if v_HK is None else torch.empty(len(places[0]), *v_HK.shape)
+        grads = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in inputs]
+        v_BHK = None if v_HK is None else v_HK.new_empty(len(ctx.places[0]), *v_HK.shape)
         gradients = native.Gradients(
-            grad_NHV.data_ptr(), *strides, *(0 if x is None else x.data_ptr() for x in (*grads, v_BHK))
+            grad_NHV.data_ptr(),
+            *grad_NHV.stride()[:2],
+            *(0 if x is None else x.data_ptr() for x in (*grads, v_BHK)),
         )
-        ctx.kernel.sequences_back(ctypes.addressof(given), ctypes.addressof(gradients), native.threads(), _team())
+        threads, team = native.threads(), _team()
+        ctx.kernel.sequences_back(ctypes.addressof(given), ctypes.addressof(gradients), threads, team)
         return (*grads, None if v_BHK is None else v_BHK.sum(0), *(None,) * 8)

@@ -22,12 +22,14 @@ from regard.attention.scores import DotScore
 from regard.attention.segments import Segments
 
 # Given queries, keys, values, the first row and the number of rows of each sequence's queries, and of its keys, the
-# band, a mask as SDPA takes it or None, the probability of dropout, and the scale of the dot product or the vector of
-# an additive score: the contexts, or None for what it does not serve. Whoever has such a kernel puts it here: attention
-# knows of none.
+# band, a mask as SDPA takes it or None, the probability of dropout, the scale of the dot product, and the vector of an
+# additive score or None: the contexts, or None for what it does not serve. Whoever has such a kernel puts it here:
+# attention knows of none.
 Rows = tuple[Tensor, Tensor]
 Band = tuple[int, int]
-Own = Callable[[Tensor, Tensor, Tensor, Rows, Rows, Band, Tensor | None, float, float | Tensor | None], Tensor | None]
+Own = Callable[
+    [Tensor, Tensor, Tensor, Rows, Rows, Band, Tensor | None, float, float | None, Tensor | None], Tensor | None
+]
 own: Own | None = None
 
 
@@ -44,8 +46,9 @@ def run(
 ) -> Tensor:
     """Attend; see :func:`regard.attention.attend` for the arguments."""
     q_NHK = score.query(q_NHK)
-    asked = partial(ask, q_NHK, k_MGK, v_MGK, q_segments, k_segments, dropout_p=dropout_p, score=score.scale)
-    if bias is None and (found := asked(mask)) is not None:
+    asked = partial(ask, q_NHK, k_MGK, v_MGK, q_segments, k_segments, dropout_p=dropout_p, scale=score.scale)
+    is_band = bias is None and (mask is None or mask.window() is not None)
+    if is_band and (found := asked(mask)) is not None:
         return found
     layout = plan(q_segments, k_segments)
     if not layout.groups:
@@ -60,7 +63,7 @@ def run(
     for group, q_BTHK, k_BSGK, v_BSGK in zip(layout.groups, *laid, strict=True):
         attn_mask = None if is_causal else added(group, mask, bias, q_BTHK)
         is_whole = layout.query_rows is None and layout.key_rows is None
-        if is_whole and attn_mask is not None and (found := asked(None, attn_mask)) is not None:
+        if not is_band and is_whole and attn_mask is not None and (found := asked(None, attn_mask)) is not None:
             return found
         contexts.append(fused(q_BTHK, k_BSGK, v_BSGK, attn_mask, dropout_p, is_causal, score.scale))
     return layout.take_back(contexts)
@@ -76,7 +79,8 @@ def ask(
     attn_mask: Tensor | None = None,
     *,
     dropout_p: float,
-    score: float | Tensor | None,
+    scale: float | None = None,
+    v_HK: Tensor | None = None,
 ) -> Tensor | None:
     """Ask the other kernel, where there is one; a gradient of keys in slots is nothing that it knows.
 
@@ -89,7 +93,8 @@ def ask(
         mask: What a query sees of its sequence; None is all.
         attn_mask: As SDPA takes it, of uniform sequences.
         dropout_p: Probability that a weight is dropped.
-        score: Factor of the dot product, None for 1/√K; or the vector of an additive score.
+        scale: Factor of the dot product; None is 1/√K.
+        v_HK: The vector of an additive score; None for a dot product.
 
     Returns:
         The contexts; None where there is no such kernel, or it does not serve, or the mask is not a band.
@@ -99,7 +104,7 @@ def ask(
     if own is None or band is None or differs or torch.compiler.is_compiling():
         return None
     queries, keys = ((x.starts_B, x.lengths_B) for x in (q_segments, k_segments))
-    return own(q_NHK, k_MGK, v_MGK, queries, keys, band, attn_mask, dropout_p, score)
+    return own(q_NHK, k_MGK, v_MGK, queries, keys, band, attn_mask, dropout_p, scale, v_HK)
 
 
 def added(group: Group, mask: Mask | None, bias: Bias | None, q_BTHK: Tensor) -> Tensor | None:
