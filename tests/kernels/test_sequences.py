@@ -24,7 +24,6 @@ from regard.models.gpt import GPT, GPTConfig
 from regard.training.blocks import quicken
 from regard.training.hardware import threads_kept
 
-
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere PyTorch brings another library")
 
 
