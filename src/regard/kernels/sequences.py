@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -77,7 +77,7 @@ def attend(
         scale=1.0 if v_HK is not None else q_NHK.shape[2] ** -0.5 if scale is None else scale,
     )
     places = [x.to(torch.int64).contiguous() for x in (*queries, *keys)]
-    run = _Attend.apply if asks else partial(_forward, keeps=False)
+    run: Callable[..., tuple[Tensor, Tensor]] = _Attend.apply if asks else partial(_forward, keeps=False)
     return run(*inputs, v_HK, attn_mask, *places, how, kernel)[0]
 
 
