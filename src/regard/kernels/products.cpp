@@ -55,8 +55,10 @@ constexpr int REGISTERS = 16;
 #endif
 
 // Panels that are read side by side: as many streams as there are registers for. Beside its sums a tile holds a row of each
-// panel, and what is multiplied with it; if they do not fit, sums go to memory at every step.
+// panel, and what is multiplied with it; if they do not fit, sums go to memory at every step. One row waits for memory, and
+// has the streams all the same.
 constexpr int panels_for(int64_t kind, int rows) {
+    if (rows == 1) return 4;
     int parts = kind == INT8 ? INT8_PARTS : PARTS, others = kind == INT8 ? 2 : 1;
     int fit = (REGISTERS - others) / (parts * (rows + 1));
     return fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
@@ -142,12 +144,20 @@ TILE tile(const float* x, int64_t stride, const char* weights, int64_t bytes, in
 #if defined(__AVX2__) && !defined(__AVX512BW__)
 constexpr bool IS_WIDENED = true;  // for more rows weights are made 16 bits once, not for each group of them
 
+inline __m256i plus(__m256i sum, __m256i one, __m256i w) {
+#if defined(__AVXVNNI__)
+    return _mm256_dpwssd_avx_epi32(sum, one, w);
+#else
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(one, w));
+#endif
+}
+
 // Add the products of a pair of inputs with a panel's row of weights. In this order and no other: a compiler brings the
 // inputs of all rows into registers before all else, and has none left for sums.
 inline void add(__m256i& first, __m256i& second, const int32_t& x, __m256i w, __m256i v) {
 #if defined(__AVXVNNI__)
     __m256i one = _mm256_set1_epi32(x);
-    first = _mm256_dpwssd_avx_epi32(first, one, w), second = _mm256_dpwssd_avx_epi32(second, one, v);
+    first = plus(first, one, w), second = plus(second, one, v);
 #else
     __m256i one, other;
     __asm__(
@@ -233,6 +243,13 @@ TILE tile_int8(const int32_t* x, int64_t stride, const char* weights, int64_t by
 #pragma GCC unroll 2
             for (int part = 0; part < 2; ++part)
                 w[p][part] = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)(at + 16 * part)));
+        }
+        if constexpr (R == 1) {  // its inputs are brought once for all panels
+            __m256i one = _mm256_set1_epi32(x[k]);
+#pragma GCC unroll 8
+            for (int p = 0; p < P; ++p)
+                sum[0][p][0] = plus(sum[0][p][0], one, w[p][0]), sum[0][p][1] = plus(sum[0][p][1], one, w[p][1]);
+            continue;
         }
 #pragma GCC unroll 16
         for (int r = 0; r < R; ++r)
