@@ -35,7 +35,7 @@ inline int64_t height_for(int64_t keys) {
     return std::min(std::max(SCORES / std::max(whole(keys), PANEL) / ROWS * ROWS, ROWS), MOST);
 }
 
-// Memory that grows and is never emptied: what is used is written before.
+// Memory that grows: what is used is written before.
 struct Room {
     std::vector<float> numbers;
     float* of(int64_t count) {
