@@ -1,9 +1,9 @@
 """Attention within sequences by our own kernel, and its gradients, beside float64."""
 
-import ctypes
 import itertools
 import math
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -247,21 +247,24 @@ def test_pytorchs_threads_share_the_work() -> None:
 
 
 @linux
-def test_a_library_of_others_is_no_team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_of_others_is_no_team(tmp_path: Path) -> None:
+    """In a process of its own: two OpenMP libraries are more than others expect."""
     mine = next(path for path in native.openmp_libraries() if Path(path).is_relative_to(Path(torch.__file__).parent))
-    theirs = shutil.copy(mine, tmp_path / "libgomp.so.1")
-    ctypes.CDLL(str(theirs))
-    monkeypatch.setattr(native, "openmp_libraries", lambda: {str(theirs)})
-    native.team.cache_clear()
-    try:
-        assert native.team() is None
-        inputs, q_segments, k_segments, _ = drawn("words")
-        wanted = attend(*inputs, q_segments, k_segments, backend="reference")
-        with threads_kept():
-            torch.set_num_threads(2)
-            torch.testing.assert_close(attend(*inputs, q_segments, k_segments), wanted)
-    finally:
-        native.team.cache_clear()
+    theirs = str(shutil.copy(mine, tmp_path / "libgomp.so.1"))
+    code = f"import ctypes, regard.kernels.native as n; ctypes.CDLL({theirs!r}); n.openmp_libraries = lambda: {{{theirs!r}}}"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}; print(n.team())"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "None\n"
+
+
+def test_without_a_team_our_own_threads_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs, q_segments, k_segments, _ = drawn("more keys and queries than are taken at once")
+    with threads_kept():
+        torch.set_num_threads(2)
+        wanted = attend(*inputs, q_segments, k_segments)
+        monkeypatch.setattr(native, "team", lambda: None)
+        assert torch.equal(attend(*inputs, q_segments, k_segments), wanted)
 
 
 def test_great_scores_do_not_overflow(used: Served) -> None:
