@@ -251,7 +251,8 @@ def test_a_library_of_others_is_no_team(tmp_path: Path) -> None:
     """In a process of its own: two OpenMP libraries are more than others expect."""
     mine = next(path for path in native.openmp_libraries() if Path(path).is_relative_to(Path(torch.__file__).parent))
     theirs = str(shutil.copy(mine, tmp_path / "libgomp.so.1"))
-    code = f"import ctypes, regard.kernels.native as n; ctypes.CDLL({theirs!r}); n.openmp_libraries = lambda: {{{theirs!r}}}"
+    code = f"import ctypes, regard.kernels.native as n; ctypes.CDLL({theirs!r})"
+    code += f"; n.openmp_libraries = lambda: {{{theirs!r}}}"
     done = subprocess.run(
         [sys.executable, "-c", f"{code}; print(n.team())"], capture_output=True, text=True, check=True
     )
