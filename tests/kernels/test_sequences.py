@@ -20,6 +20,7 @@ from regard.attention.backends import dense
 from regard.attention.masks import Mask
 from regard.kernels import native, sequences
 from regard.layers.own_attention import attend_by_kernels, attends_on_cpu
+from regard.layers.packed import pack, ready
 from regard.models.gpt import GPT, GPTConfig
 from regard.training.blocks import quicken
 from regard.training.hardware import threads_kept
@@ -98,10 +99,12 @@ def test_the_oracles_cases(form: str, used: Served) -> None:
     """Every mask, position and dot product; what is not a band, or not uniform, is declined or never asked for."""
     for score in ("scaled dot", "dot with a scale", "general", "additive"):
         for mask, position in combinations(form, score, step=3):
-            found = request(form, score, mask, position, torch.float32)(None).double()
+            ask, before = request(form, score, mask, position, torch.float32), len(used)
+            found = ask(None).double()
+            if ask.bias is None and (ask.mask is None or ask.mask.window() is not None):
+                assert used[before:] == [True], (score, mask, position)
             worst = (found - expected(form, score, mask, position)).abs().max()
             assert worst <= TOLERANCE[torch.float32], (score, mask, position)
-    assert True in used
 
 
 @pytest.mark.parametrize("band", BANDS)
@@ -602,6 +605,19 @@ def test_training_on_a_cpu_has_the_kernels_attend(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("REGARD_KERNEL", "torch")
     assert attend_by_kernels() is None
     assert dense.own is None
+
+
+def test_large_encoders_in_use_have_the_kernels_attend(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their weights stay as they are; a small one is not worth compiling anything, and one packed has them too."""
+    monkeypatch.setattr(dense, "own", None)
+    ready(MultiHeadAttention(8, 2), "fp32")
+    assert dense.own is None
+    model = ready(MultiHeadAttention(1024, 4), "fp32")
+    assert isinstance(model.q_proj, nn.Linear)
+    assert dense.own is sequences.attend
+    monkeypatch.setattr(dense, "own", None)
+    pack(MultiHeadAttention(16, 2).eval(), "fp32", "native")
+    assert dense.own is sequences.attend
 
 
 def test_a_model_learns_alike(used: Served) -> None:

@@ -126,6 +126,15 @@ def test_beyond_a_slots_length_nothing_is_read():
     assert torch.equal(attend(q_NHK, k_MGK, v_MGK, q_segments, k_segments), wanted)
 
 
+def test_lengths_that_lie_apart(used: list[bool]):
+    inputs, q_segments, _ = drawn((3, 1, 2, 2, 8, 8, 10), [10, 4, 7])
+    spread = torch.tensor([10, 0, 4, 0, 7, 0])[::2]
+    with torch.no_grad():
+        found, wanted = both(inputs, q_segments, Segments.slots(spread, 13, 10, clean=True))
+    torch.testing.assert_close(found.double(), wanted, atol=2e-6, rtol=0)
+    assert used == [True]
+
+
 def test_gradients_and_doubles_take_the_other_path(used: list[bool]):
     (q_NHK, k_MGK, v_MGK), q_segments, k_segments = drawn((2, 1, 2, 2, 8, 8, 10), [10, 10])
     attend(q_NHK.requires_grad_(), k_MGK, v_MGK, q_segments, k_segments).sum().backward()

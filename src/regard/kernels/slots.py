@@ -34,7 +34,7 @@ def attend(
     if (kernel := native.loaded()) is None:
         return None
     inputs = (q_BTHK, k_BSGK, v_BSGK)
-    if any(x.dtype != torch.float32 or not x.is_cpu or x.stride(-1) != 1 for x in inputs):
+    if not native.are_plain(*inputs) or any(x.stride(-1) != 1 for x in inputs):
         return None
     if any(x.stride(2) != x.shape[3] for x in inputs[1:]):
         return None
@@ -78,6 +78,7 @@ def describe(
         What the kernel is told, and the tensors that have to live until it has run.
     """
     (count, bound, groups, key), value = k_BSGK.shape, v_BSGK.shape[3]
+    lengths_B = None if lengths_B is None else lengths_B.to(torch.int64).contiguous()
     mask, strides = 0, (0, 0, 0)
     if attn_mask is not None:
         attn_mask = attn_mask.expand(count, heads, queries, bound)
