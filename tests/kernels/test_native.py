@@ -1,5 +1,6 @@
 """What is loaded, and the threads that the kernels share work among."""
 
+import itertools
 import os
 import threading
 import time
@@ -27,12 +28,14 @@ def three_threads() -> Iterator[None]:
 
 
 def test_any_number_of_threads_gives_the_same_bits(layer: PackedLinear, three_threads: None):
-    for rows in (1, 7, 30):
+    """PyTorch's threads, and ours; some hundred rows are shared out in chunks, to whoever comes first."""
+    for rows in (1, 7, 30, 60, 500):
         x_ND = torch.randn(rows, 512)
         found = []
-        for threads in (1, 2, 3, 7):
+        for threads, alone in itertools.product((1, 2, 3, 7), (False, True)):
             torch.set_num_threads(threads)
-            found.append(layer(x_ND))
+            with native.alone(alone):
+                found.append(layer(x_ND))
         assert all(torch.equal(found[0], one) for one in found[1:])
         torch.testing.assert_close(found[0].double(), x_ND.double() @ layer.unpacked().double().T, atol=1e-3, rtol=0)
 
@@ -67,7 +70,7 @@ def test_a_forked_process_makes_threads_of_its_own(layer: PackedLinear, three_th
     child = os.fork()
     if not child:  # no torch here: its own threads are not made for a fork
         y_NO = torch.empty_like(wanted)
-        layer._call(layer._at, x_ND.data_ptr(), 2, 512, y_NO.data_ptr(), 3)
+        layer._call(layer._at, x_ND.data_ptr(), 2, 512, y_NO.data_ptr(), 3, native.team())
         os.write(writer, y_NO.numpy().tobytes()[:1024])
         os._exit(0)
     os.close(writer)

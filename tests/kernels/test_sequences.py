@@ -21,6 +21,7 @@ from regard.attention.masks import Mask
 from regard.kernels import native, sequences
 from regard.layers.own_attention import attend_by_kernels, attends_on_cpu
 from regard.layers.packed import pack, ready
+from regard.layers.packed_linear import PackedLinear
 from regard.models.gpt import GPT, GPTConfig
 from regard.training.blocks import quicken
 from regard.training.hardware import threads_kept
@@ -232,7 +233,6 @@ def test_any_number_of_threads_gives_the_same_bits(alone: bool) -> None:
 @linux
 def test_pytorchs_threads_share_the_work() -> None:
     """The library that PyTorch brought is found by its place; the pool of our own would wait for spinning threads."""
-    native.team.cache_clear()
     assert native.team()
     inputs, q_segments, k_segments, _ = drawn("more keys and queries than are taken at once")
     given: list[tuple] = []
@@ -607,14 +607,18 @@ def test_training_on_a_cpu_has_the_kernels_attend(monkeypatch: pytest.MonkeyPatc
     assert dense.own is None
 
 
-def test_large_encoders_in_use_have_the_kernels_attend(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their weights stay as they are; a small one is not worth compiling anything, and one packed has them too."""
+def test_large_encoders_in_use_are_packed_and_have_the_kernels_attend(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small one is not worth compiling anything, unless it is packed; without kernels nothing is gained."""
     monkeypatch.setattr(dense, "own", None)
     ready(MultiHeadAttention(8, 2), "fp32")
     assert dense.own is None
-    model = ready(MultiHeadAttention(1024, 4), "fp32")
-    assert isinstance(model.q_proj, nn.Linear)
+    assert isinstance(ready(MultiHeadAttention(1024, 4), "fp32").q_proj, PackedLinear)
     assert dense.own is sequences.attend
+    monkeypatch.setattr(dense, "own", None)
+    monkeypatch.setenv("REGARD_KERNEL", "torch")
+    assert isinstance(ready(MultiHeadAttention(1024, 4), "fp32").q_proj, nn.Linear)
+    assert dense.own is None
+    monkeypatch.delenv("REGARD_KERNEL")
     monkeypatch.setattr(dense, "own", None)
     pack(MultiHeadAttention(16, 2).eval(), "fp32", "native")
     assert dense.own is sequences.attend

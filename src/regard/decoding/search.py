@@ -17,7 +17,7 @@ from regard.decoding.speculating import Proposer
 from regard.errors import NumericError, UsageError
 from regard.kernels import native
 from regard.layers.packed import is_packed
-from regard.layers.packed_linear import MANY_ROWS
+from regard.layers.packed_block import MANY_ROWS
 from regard.models.interface import EncoderDecoder, LanguageModel
 from regard.models.states import Room
 

@@ -56,7 +56,7 @@ struct Run {
 
     float* product(const Matrix& m, const float* x, std::vector<float>& to) const {
         float* y = room(to, s.rows * m.outputs);
-        regard_linear(&m, x, s.rows, m.inputs, y, threads);
+        regard_linear(&m, x, s.rows, m.inputs, y, threads, nullptr);
         return y;
     }
 

@@ -107,7 +107,7 @@ class Kernel:
         made_by: What compiled it, for people.
 
     Attributes:
-        linear: (matrix, x, rows, numbers from row to row, y, threads).
+        linear: (matrix, x, rows, numbers from row to row, y, threads, team or None).
         pack: (matrix, weights, numbers from output to output, and from input to input, threads).
         slots: (slots, threads).
         sequences: (sequences, threads, team or None).
@@ -125,7 +125,7 @@ class Kernel:
         self.made_by = made_by
         pointer, number = ctypes.c_void_p, ctypes.c_int64
         self.linear = library.regard_linear
-        self.linear.argtypes = [pointer, pointer, number, number, pointer, ctypes.c_int]
+        self.linear.argtypes = [pointer, pointer, number, number, pointer, ctypes.c_int, pointer]
         self.linear.restype = None
         self.pack = library.regard_pack
         self.pack.argtypes = [pointer, pointer, number, number, ctypes.c_int]
@@ -215,6 +215,9 @@ class _Threads(threading.local):
 
 
 _threads = _Threads()
+_forks: list[None] = []  # one for each fork between the process that loaded this and ours
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: _forks.append(None))
 
 
 def threads() -> int:
@@ -267,15 +270,21 @@ def together() -> Generator[None, None, None]:
         _threads.count = mine
 
 
-@functools.cache
 def team() -> int | None:
-    """Find what shares work among PyTorch's own threads: of kernels that run between its operations.
+    """Say who shares the kernels' work: PyTorch's own threads, between whose operations they run.
 
     Threads of ours beside them would wait for cores on which PyTorch's spin.
 
     Returns:
-        The place of ``GOMP_parallel`` in the OpenMP library that PyTorch brought; None where it has another.
+        What starts PyTorch's threads, for the kernels; None for threads of ours: inside of :func:`alone`, where
+        PyTorch's cannot be had, and in a process that was forked, in which they may not be there.
     """
+    return None if _threads.count or _forks else _gomp_parallel()
+
+
+@functools.cache
+def _gomp_parallel() -> int | None:
+    """Find the place of ``GOMP_parallel`` in the OpenMP library that PyTorch brought; None where it has another."""
     home = Path(torch.__file__).resolve().parent
     homes = (home, home.with_name("torch.libs"))
     for path in sorted(openmp_libraries()):

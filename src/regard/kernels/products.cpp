@@ -28,9 +28,13 @@ constexpr int PANEL = 16;
 constexpr int MOST_ROWS = WIDTH == 16 ? 12 : 6;
 constexpr int PARTS = PANEL / WIDTH;  // registers of a panel's row
 constexpr int64_t FEW_ROWS = 48;      // up to here a thread prepares all rows itself, and nobody waits
-constexpr int64_t ROW_CHUNK = 16 * MOST_ROWS, INPUT_CHUNK = 384;
+constexpr int64_t GROUPS = 32;           // of rows that go through a panel one after the other
+constexpr int64_t ROW_CHUNK = GROUPS * MOST_ROWS, INPUT_CHUNK = 768;
+constexpr int64_t BLOCK = 16;               // panels that one thread takes at once
+constexpr int64_t LAID_BYTES = 1 << 23;     // of rows that are laid out at once
 constexpr int64_t WIDENED_ROWS = 12;     // from here on int8 weights are widened before they are multiplied
-constexpr int64_t WIDE_CHUNK = 128;      // pairs of inputs whose int8 weights are widened at once
+constexpr int64_t WIDE_CHUNK = 192;      // pairs of inputs whose int8 weights are widened at once
+constexpr int64_t LINE = 64;             // bytes that memory gives at once
 constexpr int64_t AHEAD_BYTES = 1024;    // weights are asked for so far ahead
 constexpr int64_t NEAR_BYTES = 1 << 18;  // of the second cache: panels that are gone through again, and those to come
 
@@ -64,7 +68,7 @@ constexpr int panels_for(int64_t kind, int rows) {
     return fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
 }
 
-enum Act : int64_t { NONE = 0, RELU = 1, GELU_TANH = 2, GELU_QUICK = 3, SILU = 4 };
+enum Act : int64_t { NONE = 0, RELU = 1, GELU_TANH = 2, GELU_QUICK = 3, SILU = 4, GELU = 5 };
 
 // Bytes of a panel's weights for one step of a tile: an input, or a pair of them.
 constexpr int64_t step_bytes(int64_t kind) { return PANEL * (kind == FP32 ? 4 : 2); }
@@ -335,23 +339,49 @@ void give(const Call& c, const float* out, int rows, int64_t row, int64_t panel,
     }
 }
 
+// So many numbers, a vector at most, filled up with zeros.
+inline Floats read(const float* x, int64_t count) {
+    if (count >= WIDTH) return *(const Floats*)x;
+    Floats y = {};
+    if (count > 0) std::memcpy(&y, x, sizeof(float) * count);
+    return y;
+}
+
+inline void write(Floats x, int64_t count, float* y) {
+    if (count >= WIDTH)
+        *(Floats*)y = x;
+    else if (count > 0)
+        std::memcpy(y, &x, sizeof(float) * count);
+}
+
+// y = (sums · scale of the output · scale of the row) + bias, each rounded by itself, wherever in a tile it stands.
 template <int P>
 void give_int8(const Call& c, const int32_t* out, int rows, int64_t row, int64_t panel, const float* scales_N) {
     int64_t from = panel * PANEL, count = std::min<int64_t>(P * PANEL, c.m.outputs - from);
-    for (int r = 0; r < rows; ++r) {
-        const int32_t* sums = out + r * P * PANEL;
+    Floats scales[P * PARTS], bias[P * PARTS];
+    for (int part = 0; part < P * PARTS; ++part) {
+        scales[part] = read(c.m.scales + from + part * WIDTH, count - part * WIDTH);
+        if (c.m.bias) bias[part] = read(c.m.bias + from + part * WIDTH, count - part * WIDTH);
+    }
+    for (int r = 0; r < rows; ++r, out += P * PANEL) {
         float* y = c.y + (row + r) * c.m.outputs + from;
-        for (int64_t j = 0; j < count; ++j) {
-            float value = (float)sums[j] * c.m.scales[from + j] * scales_N[r];
-            y[j] = c.m.bias ? value + c.m.bias[from + j] : value;
+        for (int part = 0; part < P * PARTS; ++part) {
+            Floats value = __builtin_convertvector(*(const Ints*)(out + part * WIDTH), Floats) * scales[part] * scales_N[r];
+            hold(value);
+            if (c.m.bias) value += bias[part];
+            write(value, count - part * WIDTH, y + part * WIDTH);
         }
     }
 }
 
-// x · sigmoid(gate(x)), or max(x, 0); NaN stays NaN.
+// max(x, 0), x · Φ(x), or x · sigmoid(gate(x)); NaN stays NaN.
 template <int64_t ACT>
 Floats activated(Floats x) {
     if constexpr (ACT == RELU) return x < Floats{} ? Floats{} : x;
+    if constexpr (ACT == GELU) {
+        Floats above = above_of(x < Floats{} ? -x : x);
+        return x * (x < Floats{} ? above : 1.0f - above);
+    }
     Floats gate = ACT == GELU_TANH ? x * (1.59576912f + 0.0713548163f * x * x) : ACT == GELU_QUICK ? x * 1.702f : x;
     gate = -gate;
     return gate > 88.0f ? x * 0.0f : x / (1.0f + exp_of(gate > 88.0f ? all(88.0f) : gate));
@@ -361,10 +391,8 @@ template <int64_t ACT>
 void activate(float* y, int64_t count) {
     int64_t whole = count / WIDTH * WIDTH;
     for (int64_t j = 0; j < whole; j += WIDTH) *(Floats*)(y + j) = activated<ACT>(*(Floats*)(y + j));
-    Floats rest = {};
-    std::memcpy(&rest, y + whole, sizeof(float) * (count - whole));
-    rest = activated<ACT>(rest);
-    std::memcpy(y + whole, &rest, sizeof(float) * (count - whole));
+    Floats rest = activated<ACT>(read(y + whole, count - whole));
+    write(rest, count - whole, y + whole);
 }
 
 // Apply the activation to some panels of some rows of y.
@@ -377,6 +405,7 @@ void finish(const Call& c, int64_t row, int64_t rows, int64_t begin, int64_t end
             case GELU_TANH: activate<GELU_TANH>(y, count); break;
             case GELU_QUICK: activate<GELU_QUICK>(y, count); break;
             case SILU: activate<SILU>(y, count); break;
+            case GELU: activate<GELU>(y, count); break;
             default: return;
         }
     }
@@ -434,6 +463,11 @@ void group_wide(int64_t rows, const int32_t* x, const int16_t* wide, int64_t fro
     tile_wide<R>(x + from * R, wide, pairs, sums);
 }
 
+// Where sums go is asked for before they are computed.
+inline void ask_for_y(const Call& c, int64_t rows, int64_t row, int64_t panel) {
+    for (int64_t r = 0; r < rows; ++r) __builtin_prefetch(c.y + (row + r) * c.m.outputs + panel * PANEL, 1);
+}
+
 // A panel of int8 × groups of rows, packed by inputs: what is widened at once stays in the first cache for all of them.
 void panel_wide(const Call& c, const Groups& groups, const int32_t* packed, int64_t pairs, int64_t row, int64_t panel,
                 const float* scales_N) {
@@ -442,10 +476,14 @@ void panel_wide(const Call& c, const Groups& groups, const int32_t* packed, int6
     std::memset(sums, 0, sizeof(int32_t) * groups.rows * PANEL);
     const char* weights = (const char*)c.m.weights + panel * panel_bytes(c.m);
     for (int64_t from = 0; from < pairs; from += WIDE_CHUNK) {
-        int64_t some = std::min(WIDE_CHUNK, pairs - from);
+        int64_t some = std::min(WIDE_CHUNK, pairs - from), bytes = some * PANEL * 2;
         widen(weights + from * PANEL * 2, some, wide);
         for (int64_t group = 0; group < groups.count; ++group) {
             int64_t first = groups.first(group), rows = groups.first(group + 1) - first;
+            // Asked for meanwhile: a part of what is widened next, and at last where the sums go.
+            for (int64_t at = bytes * group / groups.count; at < bytes * (group + 1) / groups.count; at += LINE)
+                __builtin_prefetch(weights + from * PANEL * 2 + bytes + at);
+            if (from + some == pairs) ask_for_y(c, rows, row + first, panel);
             group_wide(rows, packed + first * pairs, wide, from, some, sums + first * PANEL);
         }
     }
@@ -499,62 +537,96 @@ void few(const Call& c, int64_t begin, int64_t end) {
     finish(c, 0, c.rows, begin, end);
 }
 
+// Some chunks of a call's rows, laid out by inputs: chunk by chunk, and in each some inputs after the other, groups of rows.
+struct Laid {
+    int64_t row, rows, chunks, inputs, some;  // some: inputs (int8: pairs) that are multiplied at once
+    int32_t* numbers;
+    float* scales_N;  // int8 alone
+
+    int64_t first(int64_t chunk) const { return share(rows, chunk, chunks); }
+    Groups groups(int64_t chunk) const { return Groups(first(chunk + 1) - first(chunk)); }
+    int32_t* at(int64_t chunk, int64_t from, int64_t first_row, const Groups& groups) const {
+        return numbers + first(chunk) * inputs + from * groups.rows + first_row * std::min(some, inputs - from);
+    }
+};
+
 template <int64_t KIND>
-void many(const Call& c, int threads) {
-    int64_t panels = (c.m.outputs + PANEL - 1) / PANEL;
-    int64_t inputs = KIND == INT8 ? (c.m.inputs + 1) / 2 : c.m.inputs, chunk = KIND == INT8 ? inputs : INPUT_CHUNK;
-    std::vector<int32_t> packed(ROW_CHUNK * std::min(chunk, inputs));
-    float scales_N[ROW_CHUNK];
-    for (int64_t row = 0; row < c.rows; row += ROW_CHUNK) {
-        Groups groups(std::min(ROW_CHUNK, c.rows - row));
-        for (int64_t from = 0; from < inputs; from += chunk) {
-            int64_t count = std::min(chunk, inputs - from);
-            Threads::run(threads, [&](int number) {
-                thread_local std::vector<int16_t> quantized;
-                for (int64_t group = share(groups.count, number, threads);
-                     group < share(groups.count, number + 1, threads); ++group) {
-                    int64_t first = groups.first(group), rows = groups.first(group + 1) - first;
-                    const float* x = c.x + (row + first) * c.stride;
-                    if constexpr (KIND == INT8) {
-                        quantized.resize(rows * inputs * 2);
-                        for (int64_t r = 0; r < rows; ++r)
-                            scales_N[first + r] = quantize(x + r * c.stride, c.m.inputs, c.m.levels,
-                                                           quantized.data() + r * inputs * 2);
-                        interleave((const int32_t*)quantized.data(), inputs, rows, inputs,
-                                   packed.data() + first * inputs);
-                    } else {
-                        interleave((const int32_t*)x + from, c.stride, rows, count, packed.data() + first * count);
-                    }
-                }
-            });
-            Threads::run(threads, [&](int number) {
-                int64_t begin = share(panels, number, threads), end = share(panels, number + 1, threads);
-                for (int64_t panel = begin; panel < end; ++panel) {
-                    if constexpr (KIND == INT8 && IS_WIDENED) {
-                        panel_wide(c, groups, packed.data(), inputs, row, panel, scales_N);
-                        continue;
-                    }
-                    for (int64_t group = 0; group < groups.count; ++group) {
-                        int64_t first = groups.first(group), rows = groups.first(group + 1) - first;
-                        strip<KIND, true>(c, rows, packed.data() + first * count, 0, row + first, panel, panel + 1,
-                                          from, count, {AHEAD_BYTES, step_bytes(KIND)}, scales_N + first);
-                    }
-                }
-                if (from + count == inputs) finish(c, row, std::min(ROW_CHUNK, c.rows - row), begin, end);
-            });
+void lay_out(const Call& c, const Laid& laid, int64_t chunk, int64_t group) {
+    thread_local std::vector<int16_t> quantized;
+    const Groups groups = laid.groups(chunk);
+    const int64_t inputs = laid.inputs, first = groups.first(group), rows = groups.first(group + 1) - first;
+    const int64_t row = laid.first(chunk) + first;
+    const float* x = c.x + (laid.row + row) * c.stride;
+    if constexpr (KIND == INT8) {
+        quantized.resize(rows * inputs * 2);
+        for (int64_t r = 0; r < rows; ++r)
+            laid.scales_N[row + r] =
+                quantize(x + r * c.stride, c.m.inputs, c.m.levels, quantized.data() + r * inputs * 2);
+        interleave((const int32_t*)quantized.data(), inputs, rows, inputs, laid.at(chunk, 0, first, groups));
+    } else {
+        for (int64_t from = 0; from < inputs; from += laid.some)
+            interleave((const int32_t*)x + from, c.stride, rows, std::min(laid.some, inputs - from),
+                       laid.at(chunk, from, first, groups));
+    }
+}
+
+// A chunk of rows × some panels.
+template <int64_t KIND>
+void multiply(const Call& c, const Laid& laid, int64_t chunk, int64_t begin, int64_t end) {
+    const Groups groups = laid.groups(chunk);
+    const int64_t row = laid.row + laid.first(chunk);
+    const float* scales_N = KIND == INT8 ? laid.scales_N + laid.first(chunk) : nullptr;
+    for (int64_t from = 0; from < laid.inputs; from += laid.some)
+        for (int64_t panel = begin; panel < end; ++panel) {
+            if constexpr (KIND == INT8 && IS_WIDENED) {
+                panel_wide(c, groups, laid.at(chunk, 0, 0, groups), laid.inputs, row, panel, scales_N);
+                continue;
+            }
+            for (int64_t group = 0; group < groups.count; ++group) {
+                const int64_t first = groups.first(group), rows = groups.first(group + 1) - first;
+                ask_for_y(c, rows, row + first, panel);
+                strip<KIND, true>(c, (int)rows, laid.at(chunk, from, first, groups), 0, row + first, panel, panel + 1, from,
+                                  std::min(laid.some, laid.inputs - from), {AHEAD_BYTES, step_bytes(KIND)},
+                                  KIND == INT8 ? scales_N + first : nullptr);
+            }
         }
+    finish(c, row, groups.rows, begin, end);
+}
+
+// Rows are laid out by inputs, and threads take chunks of them × blocks of panels until none is left: one that is held up
+// takes fewer. What is computed follows from the chunk and the block alone.
+template <int64_t KIND>
+void many(const Call& c, int threads, Team team) {
+    thread_local std::vector<int32_t> numbers;
+    thread_local std::vector<float> scales;
+    const int64_t panels = (c.m.outputs + PANEL - 1) / PANEL, blocks = (panels + BLOCK - 1) / BLOCK;
+    const int64_t inputs = KIND == INT8 ? (c.m.inputs + 1) / 2 : c.m.inputs;
+    const int64_t chunks_at_once = std::max<int64_t>(LAID_BYTES / (4 * inputs * ROW_CHUNK), threads);
+    const int64_t most = std::min(chunks_at_once * ROW_CHUNK, c.rows);
+    if ((int64_t)numbers.size() < most * inputs) numbers.resize(most * inputs);
+    if ((int64_t)scales.size() < most) scales.resize(most);
+    for (int64_t row = 0; row < c.rows; row += most) {
+        const int64_t rows = std::min(most, c.rows - row), chunks = (rows + ROW_CHUNK - 1) / ROW_CHUNK;
+        const Laid laid{row, rows, chunks, inputs, KIND == INT8 ? inputs : INPUT_CHUNK, numbers.data(), scales.data()};
+        take_all(chunks * GROUPS, threads, team, [&](int64_t at) {
+            if (at % GROUPS < laid.groups(at / GROUPS).count) lay_out<KIND>(c, laid, at / GROUPS, at % GROUPS);
+        });
+        take_all(chunks * blocks, threads, team, [&](int64_t at) {
+            const int64_t block = at % blocks;
+            multiply<KIND>(c, laid, at / blocks, share(panels, block, blocks), share(panels, block + 1, blocks));
+        });
     }
 }
 
 template <int64_t KIND>
-void product(const Call& c, int threads) {
-    if (c.rows > FEW_ROWS) return many<KIND>(c, threads);
+void product(const Call& c, int threads, Team team) {
+    if (c.rows > FEW_ROWS) return many<KIND>(c, threads, team);
     int64_t panels = (c.m.outputs + PANEL - 1) / PANEL;
     threads = (int)std::min<int64_t>(threads, panels);
     if (threads <= 1) return few<KIND>(c, 0, panels);
     Threads::run(threads, [&](int number) {
         few<KIND>(c, share(panels, number, threads), share(panels, number + 1, threads));
-    });
+    }, team);
 }
 
 // ------------------------------------------------------------------------------------------------------------- packing
@@ -626,13 +698,13 @@ void regard_pack(const Matrix* m, const float* weights, int64_t output_step, int
 }
 
 // y = act(x Wᵀ + b): rows of x are stride numbers apart, those of y as many as there are outputs.
-void regard_linear(const Matrix* m, const float* x, int64_t rows, int64_t stride, float* y, int threads) {
+void regard_linear(const Matrix* m, const float* x, int64_t rows, int64_t stride, float* y, int threads, Team team) {
     if (!rows || !m->outputs) return;
     Call c{*m, x, rows, stride, y};
     switch (m->kind) {
-        case FP32: return product<FP32>(c, threads);
-        case BF16: return product<BF16>(c, threads);
-        default: return product<INT8>(c, threads);
+        case FP32: return product<FP32>(c, threads, team);
+        case BF16: return product<BF16>(c, threads, team);
+        default: return product<INT8>(c, threads, team);
     }
 }
 

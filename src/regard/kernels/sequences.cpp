@@ -527,12 +527,7 @@ void share_out(int64_t pieces, int64_t work, bool keeps, int threads, Team team,
         if (!keeps) room = Rooms();
     };
     threads = (int)std::max<int64_t>(std::min<int64_t>({threads, pieces, 1 + work / SMALL}), 1);
-    if (threads == 1)
-        take();
-    else if (team)
-        team([](void* data) { (*(decltype(take)*)data)(); }, &take, threads, 0);
-    else
-        Threads::run(threads, [&](int) { take(); });
+    Threads::run(threads, [&](int) { take(); }, team);
 }
 
 // Whether what the longest sequence needs is little enough to be kept for the next call.

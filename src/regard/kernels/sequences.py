@@ -107,11 +107,6 @@ def _describe(
     )
 
 
-def _team() -> int | None:
-    """Whose threads share the work: PyTorch's, but for the work of kernels alone."""
-    return native.team() if native.threads() == torch.get_num_threads() else None
-
-
 def _forward(
     q_NHK: Tensor,
     k_MGK: Tensor,
@@ -132,7 +127,7 @@ def _forward(
     y_NHV = q_NHK.new_empty(*q_NHK.shape[:2], v_MGV.shape[2])
     norms_NH2 = q_NHK.new_empty(*q_NHK.shape[:2], 2) if keeps else y_NHV
     given.y, given.norms = y_NHV.data_ptr(), norms_NH2.data_ptr() if keeps else 0
-    kernel.sequences(ctypes.addressof(given), native.threads(), _team())
+    kernel.sequences(ctypes.addressof(given), native.threads(), native.team())
     return y_NHV, norms_NH2
 
 
@@ -166,6 +161,6 @@ class _Attend(torch.autograd.Function):
             *grad_NHV.stride()[:2],
             *(0 if x is None else x.data_ptr() for x in (*grads, v_BHK)),
         )
-        threads, team = native.threads(), _team()
+        threads, team = native.threads(), native.team()
         ctx.kernel.sequences_back(ctypes.addressof(given), ctypes.addressof(gradients), threads, team)
         return (*grads, None if v_BHK is None else v_BHK.sum(0), *(None,) * 8)

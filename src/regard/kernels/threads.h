@@ -16,14 +16,24 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include "calls.h"
+
 // A product at one row takes some ten microseconds: less than it takes to wake a thread. So threads that wait look for
 // work, but let whoever else wants the core have it (a spinning thread may keep from running the very one that it waits
 // for); after a while without work they sleep.
 class Threads {
   public:
-    // Run part(number) for each number below count, side by side where there are threads for them.
+    // Run part(number) for each number below count, side by side where there are threads for them: those of a team, if
+    // one is given, else ours.
     template <typename Part>
-    static void run(int count, const Part& part) {
+    static void run(int count, const Part& part, Team team = nullptr) {
+        if (team && count > 1) {  // which may give fewer threads than it is asked for
+            std::atomic<int> next{0};
+            auto take = [&] {
+                for (int number; (number = next.fetch_add(1)) < count;) part(number);
+            };
+            return team([](void* take_) { (*(decltype(take)*)take_)(); }, &take, (unsigned)count, 0);
+        }
         std::unique_lock<std::mutex> mine(*turn(), std::defer_lock);
         // Whoever else has the threads now keeps them: this caller does its parts one after the other.
         Threads* threads = count > 1 && mine.try_lock() ? &here() : nullptr;
@@ -124,4 +134,17 @@ class Threads {
 };
 
 // Where a thread's share of some things begins.
-inline int64_t share(int64_t things, int number, int threads) { return things * number / threads; }
+inline int64_t share(int64_t things, int64_t number, int64_t threads) { return things * number / threads; }
+
+// Have threads take pieces until none is left: part(piece) for each. Who has which is no matter.
+template <typename Part>
+void take_all(int64_t pieces, int threads, Team team, const Part& part) {
+    std::atomic<int64_t> next{0};
+    threads = (int)std::max<int64_t>(std::min<int64_t>(threads, pieces), 1);
+    Threads::run(
+        threads,
+        [&](int) {
+            for (int64_t piece; (piece = next.fetch_add(1, std::memory_order_relaxed)) < pieces;) part(piece);
+        },
+        team);
+}

@@ -17,10 +17,10 @@ from torch import nn
 
 from regard.attention import MultiHeadAttention
 from regard.errors import UsageError
-from regard.kernels.native import Kernel
+from regard.kernels.native import Kernel, choose
 from regard.layers.block import Block
 from regard.layers.mlp import ACTIVATIONS, MLP
-from regard.layers.own_attention import attend_by_kernels, attends_on_cpu
+from regard.layers.own_attention import attend_by_kernels
 from regard.layers.packed_block import PackedBlock
 from regard.layers.packed_linear import PANEL, PackedLinear, Precision
 from regard.layers.recurrent import Recurrent
@@ -83,9 +83,8 @@ def pack(model: nn.Module, precision: str = "fp32", kernel: str | None = None) -
 def ready(model: nn.Module, precision: str) -> nn.Module:
     """Get a model ready for use where it is: on the CPU it is packed; elsewhere float32 stays as it is.
 
-    So do the weights of a model in float32 that writes nothing token by token, or whose weights the processor's caches
-    hold: of many rows PyTorch's products are as quick, and of few rows nothing would be gained. Where it is large, our
-    own kernels attend for it all the same.
+    So does a model in float32 whose weights the processor's caches hold, and, without kernels of our own, one that
+    writes nothing token by token: little would be gained.
 
     Args:
         model: Anywhere; it is brought into evaluation mode.
@@ -99,15 +98,13 @@ def ready(model: nn.Module, precision: str) -> nn.Module:
     """
     weights = sum(module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear))
     writes = callable(getattr(model, "step", None))
-    if precision == "fp32" and (weights < _FEW_WEIGHTS or not writes):
-        if weights >= _FEW_WEIGHTS and attends_on_cpu(model):
-            attend_by_kernels()
+    if precision == "fp32" and weights < _FEW_WEIGHTS:
         return model
-    if all(tensor.is_cpu for tensor in (*model.parameters(), *model.buffers())):
-        return pack(model.eval(), precision)
-    if precision != "fp32":
-        raise UsageError(f"{precision[:40]} weights are for the CPU", where="precision", mend="give the device cpu")
-    return model
+    if any(not tensor.is_cpu for tensor in (*model.parameters(), *model.buffers())):
+        if precision != "fp32":
+            raise UsageError(f"{precision[:40]} weights are for the CPU", where="precision", mend="give the device cpu")
+        return model
+    return pack(model.eval(), precision) if precision != "fp32" or writes or choose() else model
 
 
 def is_packed(model: nn.Module) -> bool:

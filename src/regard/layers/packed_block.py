@@ -23,7 +23,9 @@ from regard.attention.silencing import is_silenced
 from regard.kernels import blocks, native, slots
 from regard.layers.block import Block
 from regard.layers.mlp import MLP
-from regard.layers.packed_linear import MANY_ROWS, PANEL, PackedLinear
+from regard.layers.packed_linear import PANEL, PackedLinear
+
+MANY_ROWS = 256  # from here on what lies between the products is worth all of PyTorch's threads
 
 
 @dataclass(frozen=True)
@@ -51,10 +53,10 @@ class _Shared:
 class PackedBlock:
     """:meth:`regard.layers.block.Block.extend` of a block whose linear layers are packed for our own kernels.
 
-    It serves as many new tokens for each slot, behind others or first of all, fewer than
-    :data:`~regard.layers.packed_linear.MANY_ROWS` at once, in float32 without a gradient. It declines what would have
-    to be seen between the products: recorded or silenced attention, hooks, training; and what the kernel does not have:
-    scores that are no scaled dot product, biases, chosen backends, activations, norms and modules of other kinds.
+    It serves as many new tokens for each slot, behind others or first of all, fewer than :data:`MANY_ROWS` at once, in
+    float32 without a gradient. It declines what would have to be seen between the products: recorded or silenced
+    attention, hooks, training; and what the kernel does not have: scores that are no scaled dot product, biases, chosen
+    backends, activations, norms and modules of other kinds.
 
     Args:
         block: The block; it is asked at each call whether it is still what it was.

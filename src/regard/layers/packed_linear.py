@@ -20,8 +20,6 @@ An int8 product is y[o] = float32(Σ_i q_x[i] q_w[o, i]) · s_w[o] · s_x + b[o]
 halves to even, levels = min(32,767, ⌊(2³¹ − 1) / (127 · inputs)⌋), the most with which no sum can leave 32 bits. A row
 depends on itself alone, never on those beside it. A row of inputs with a number that is not finite gives NaN.
 
-Of many rows (:data:`MANY_ROWS`) floats are laid out anew for PyTorch's product of matrices, which is quicker there.
-
 Our own kernels and PyTorch's products compute the same integers; all else agrees up to float32's rounding of sums.
 """
 
@@ -36,15 +34,13 @@ from torch import Tensor, nn
 from regard.errors import UsageError
 from regard.kernels import native
 from regard.kernels.native import HUGE_BYTES, Kernel, Matrix, choose
-from regard.layers.mlp import ACTIVATIONS
 
 Precision = Literal["fp32", "bf16", "int8"]
 
 PANEL = 16  # outputs that stand side by side; the kernels' number
-MANY_ROWS = 256  # from here on laying floats out anew costs less than PyTorch's product of matrices gains
 _CHUNK = 4096  # outputs that are rounded or widened at once
 _KINDS: dict[str, int] = {"fp32": 0, "bf16": 1, "int8": 2}
-_ACTS = {"": 0, "relu": 1, "gelu-tanh": 2, "gelu-quick": 3, "silu": 4}
+_ACTS = {"": 0, "relu": 1, "gelu-tanh": 2, "gelu-quick": 3, "silu": 4, "gelu": 5}
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
 
 
@@ -142,15 +138,12 @@ class PackedLinear(nn.Module):
             raise UsageError("a gradient through packed weights", where="PackedLinear", mend="use the plain model")
         if self.kernel is None:
             return self._by_torch(x)
-        if self.precision != "int8" and x.numel() >= MANY_ROWS * self.in_features:
-            y = nn.functional.linear(x, self.unpacked(), self.bias_O)
-            return ACTIVATIONS[self.activation](y) if self.activation else y
         stride = x.stride(0) if x.dim() == 2 and x.stride(1) == 1 else 0
         if stride < self.in_features:
             x, stride = x.contiguous(), self.in_features
         y = x.new_empty((*x.shape[:-1], self.out_features))
         rows = x.numel() // self.in_features
-        self._call(self._at, x.data_ptr(), rows, stride, y.data_ptr(), native.threads())
+        self._call(self._at, x.data_ptr(), rows, stride, y.data_ptr(), native.threads(), native.team())
         return y
 
     def _by_torch(self, x: Tensor) -> Tensor:
