@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 
+from regard.attention import recording
 from regard.attention.backends import dense
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def browser() -> Iterator["Browser"]:
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     """Start every test from the same random state, and with PyTorch's attention, whatever ran before it."""
-    dense.own = None
+    dense.own = recording.own = None
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)

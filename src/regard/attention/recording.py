@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from regard.attention.backends import reference
 from regard.attention.masks import Grid, Mask
 from regard.attention.positions import Bias
-from regard.attention.scores import Score
+from regard.attention.scores import DotScore, Score
 from regard.attention.segments import Segments
 from regard.attention.sites import Site, check_heads, find_sites
 from regard.errors import UsageError
@@ -54,6 +54,11 @@ class Rows:
 
 
 Sink = Callable[[str, Rows], None]
+
+# Given queries_THK and keys_SGK of one sequence, how many keys there are with those behind the last, the band and the
+# scale of the dot product: weights_HTS, or None for what it does not serve. Whoever has such a kernel puts it here.
+Own = Callable[[Tensor, Tensor, int, tuple[int, int], float | None], Tensor | None]
+own: Own | None = None
 
 
 class record(Mapping[str, list[Rows]]):  # noqa: N801 - used like a function: with record(model) as rows
@@ -164,6 +169,8 @@ class record(Mapping[str, list[Rows]]):  # noqa: N801 - used like a function: wi
         check_heads(heads, num_heads, "record")
         heads_H = torch.tensor(heads, device=q_NHK.device)
         key_heads_H = heads_H // (num_heads // k_MGK.shape[1])
+        is_all = heads == tuple(range(num_heads))
+        band = (-1, -1) if mask is None else mask.window()
         within = q_segments is k_segments
         q_lengths, k_lengths = q_segments.lengths, k_segments.lengths
 
@@ -171,9 +178,28 @@ class record(Mapping[str, list[Rows]]):  # noqa: N801 - used like a function: wi
             length, keys = q_lengths[sequence], k_lengths[sequence]
             q_start, k_start = int(q_segments.starts_B[sequence]), int(k_segments.starts_B[sequence])
             k_BSHK = k_MGK[k_start : k_start + keys][:, key_heads_H][None]
+
+            def asked(some: tuple[int, ...]) -> Tensor | None:
+                """Ask the other kernel, for queries that stand one after the other."""
+                seen = _aligned(band, some[-1] + keys - length, keys)
+                if own is None or bias is not None or not isinstance(score, DotScore) or band is None or seen is None:
+                    return None
+                if some != tuple(range(some[0], some[0] + len(some))):
+                    return None
+                q_THK, k_SGK = q_NHK[q_start + some[0] : q_start + some[-1] + 1], k_MGK[k_start : k_start + seen]
+                if not is_all:
+                    q_THK, k_SGK = q_THK[:, heads_H], k_SGK[:, key_heads_H]
+                return own(score.query(q_THK, heads_H), k_SGK, keys, band, score.scale)
+
+            if self._sink is None and (weights_HTS := asked(queries)) is not None:
+                yield Rows(name, heads, queries, len(queries), within, weights_HTS)
+                return
             step = max(1, BLOCK_BYTES // max(1, len(heads) * keys * q_NHK.element_size()))
             for first in range(0, len(queries), step):
                 some = queries[first : first + step]
+                if (weights_HTS := asked(some)) is not None:
+                    yield Rows(name, heads, some, len(queries), within, weights_HTS)
+                    continue
                 queries_T = torch.tensor(some, device=q_NHK.device)
                 seen = _seen(mask, max(some) + keys - length, keys)
                 at = Grid(
@@ -203,6 +229,16 @@ def _seen(mask: Mask | None, place: int, keys: int) -> int:
     """Count the keys up to the last that queries at a place, and before it, see: of what is ahead of them nothing."""
     ahead = ((-1, -1) if mask is None else mask.window() or (-1, -1))[1]
     return keys if ahead < 0 else min(max(place + ahead + 1, 0), keys)
+
+
+def _aligned(band: tuple[int, int] | None, place: int, keys: int) -> int | None:
+    """Count the keys up to a place, or all: as many as stand before a kernel that takes the last for the query's place.
+
+    None where these are not what queries up to that place see of all keys.
+    """
+    if band is None or place + 1 == keys or band == (-1, -1):
+        return None if band is None else keys
+    return place + 1 if band[1] == 0 and place >= 0 else None
 
 
 def _joined(blocks: Iterator[Rows]) -> Rows:

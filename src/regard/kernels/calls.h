@@ -83,6 +83,7 @@ void regard_pack(const Matrix* m, const float* weights, int64_t output_step, int
 void regard_linear(const Matrix* m, const float* x, int64_t rows, int64_t stride, float* y, int threads, Team team);
 void regard_slots(const Slots* slots, int threads);
 void regard_sequences(const Sequences* sequences, int threads, Team team);
+void regard_weights(const Sequences* sequence, float* weights, int64_t columns, int threads, Team team);
 void regard_sequences_back(const Sequences* sequences, const Gradients* gradients, int threads, Team team);
 void regard_block(const Block* block, const Step* step, int threads);
 }

@@ -112,6 +112,7 @@ class Kernel:
         slots: (slots, threads).
         sequences: (sequences, threads, team or None).
         sequences_back: (sequences, gradients, threads, team or None).
+        weights: (one sequence, where they go, keys of a row, threads, team or None).
         block: (block, step, threads).
         log_norms: (x, rows, numbers of a row, numbers from row to row, y in float64, threads).
 
@@ -136,6 +137,9 @@ class Kernel:
         self.sequences = library.regard_sequences
         self.sequences.argtypes = [pointer, ctypes.c_int, pointer]
         self.sequences.restype = None
+        self.weights = library.regard_weights
+        self.weights.argtypes = [pointer, pointer, number, ctypes.c_int, pointer]
+        self.weights.restype = None
         self.sequences_back = library.regard_sequences_back
         self.sequences_back.argtypes = [pointer, pointer, ctypes.c_int, pointer]
         self.sequences_back.restype = None

@@ -321,24 +321,6 @@ struct Call {
     float* y;
 };
 
-// Take a tile's sums to y: added to what is there but for the first inputs; the bias with the last.
-template <int P>
-void give(const Call& c, const float* out, int rows, int64_t row, int64_t panel, bool first, bool last) {
-    int64_t from = panel * PANEL, count = std::min<int64_t>(P * PANEL, c.m.outputs - from);
-    for (int r = 0; r < rows; ++r) {
-        const float* sums = out + r * P * PANEL;
-        float* y = c.y + (row + r) * c.m.outputs + from;
-        if (first && last && !c.m.bias) {
-            for (int64_t j = 0; j < count; ++j) y[j] = sums[j];
-            continue;
-        }
-        for (int64_t j = 0; j < count; ++j) {
-            float value = first ? sums[j] : y[j] + sums[j];
-            y[j] = last && c.m.bias ? value + c.m.bias[from + j] : value;
-        }
-    }
-}
-
 // So many numbers, a vector at most, filled up with zeros.
 inline Floats read(const float* x, int64_t count) {
     if (count >= WIDTH) return *(const Floats*)x;
@@ -352,6 +334,22 @@ inline void write(Floats x, int64_t count, float* y) {
         *(Floats*)y = x;
     else if (count > 0)
         std::memcpy(y, &x, sizeof(float) * count);
+}
+
+// Take a tile's sums to y: added to what is there but for the first inputs; the bias with the last.
+template <int P>
+void give(const Call& c, const float* out, int rows, int64_t row, int64_t panel, bool first, bool last) {
+    int64_t from = panel * PANEL, count = std::min<int64_t>(P * PANEL, c.m.outputs - from);
+    const float* bias = last && c.m.bias ? c.m.bias + from : nullptr;
+    for (int r = 0; r < rows; ++r, out += P * PANEL) {
+        float* y = c.y + (row + r) * c.m.outputs + from;
+        for (int64_t j = 0; j < count; j += WIDTH) {
+            Floats value = *(const Floats*)(out + j);
+            if (!first) value += read(y + j, count - j);
+            if (bias) value += read(bias + j, count - j);
+            write(value, count - j, y + j);
+        }
+    }
 }
 
 // y = (sums · scale of the output · scale of the row) + bias, each rounded by itself, wherever in a tile it stands.
@@ -451,7 +449,18 @@ void strip(const Call& c, int rows, const void* x, int64_t stride, int64_t row, 
 
 // Lay some inputs of a group of rows out by inputs.
 void interleave(const int32_t* x, int64_t stride, int64_t rows, int64_t inputs, int32_t* out) {
-    for (int64_t k = 0; k < inputs; ++k)
+    int64_t k = 0;
+#if defined(__AVX2__)
+    // Eight rows and inputs at a time. What is written of fewer rows runs over into the next inputs, which are written after;
+    // more rows are two times eight, which may overlap.
+    __m256 columns[8];
+    for (; k + 8 <= inputs && (rows >= 8 || (inputs - k - 8) * rows >= 8 - rows); k += 8)
+        for (int64_t row = 0; row < rows; row = row == 0 && rows > 8 ? rows - 8 : rows) {
+            turned((const float*)x + row * stride + k, stride, std::min<int64_t>(rows, 8), columns);
+            for (int i = 0; i < 8; ++i) _mm256_storeu_ps((float*)out + (k + i) * rows + row, columns[i]);
+        }
+#endif
+    for (; k < inputs; ++k)
         for (int64_t r = 0; r < rows; ++r) out[k * rows + r] = x[r * stride + k];
 }
 

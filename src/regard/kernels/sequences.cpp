@@ -133,21 +133,11 @@ void lay(const float* x, int64_t rows, int64_t stride, int64_t columns, float fa
 }
 
 #if defined(__AVX2__)
-// Eight rows of eight numbers, turned.
+// Eight rows of eight numbers, turned, each times a factor.
 inline void turn(const float* x, int64_t stride, float factor, float* to, int64_t step) {
-    __m256 a[8], b[8];
-    for (int i = 0; i < 8; ++i) a[i] = _mm256_loadu_ps(x + i * stride);
-    for (int i = 0; i < 8; i += 2) b[i] = _mm256_unpacklo_ps(a[i], a[i + 1]), b[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
-    for (int i = 0; i < 8; i += 4)
-        for (int j = 0; j < 2; ++j) {
-            a[i + 2 * j] = _mm256_shuffle_ps(b[i + j], b[i + 2 + j], 0x44);
-            a[i + 2 * j + 1] = _mm256_shuffle_ps(b[i + j], b[i + 2 + j], 0xee);
-        }
-    __m256 factors = _mm256_set1_ps(factor);
-    for (int i = 0; i < 4; ++i) {
-        _mm256_storeu_ps(to + i * step, _mm256_mul_ps(factors, _mm256_permute2f128_ps(a[i], a[i + 4], 0x20)));
-        _mm256_storeu_ps(to + (i + 4) * step, _mm256_mul_ps(factors, _mm256_permute2f128_ps(a[i], a[i + 4], 0x31)));
-    }
+    __m256 columns[8], factors = _mm256_set1_ps(factor);
+    turned(x, stride, 8, columns);
+    for (int i = 0; i < 8; ++i) _mm256_storeu_ps(to + i * step, _mm256_mul_ps(factors, columns[i]));
 }
 #endif
 
@@ -335,76 +325,110 @@ struct Rooms {
     Room vector, vector_grads;
 };
 
-// Contexts of the queries `from` … `behind` of a piece.
-void forward(const Piece& p, int64_t from, int64_t behind, Rooms& room) {
+// Lay the keys of a piece out as its scores need them.
+const float* lay_keys(const Piece& p, Rooms& room) {
     const Sequences& s = p.s;
-    int64_t heads = s.heads / s.groups, width = whole(s.value);
-    int64_t key = whole(s.key);
-    float* keys = room.turned.of(whole(p.keys) * key);
-    float* values = room.plain.of(p.keys * width);
-    float* vector = room.vector.of(key);
+    float* keys = room.turned.of(whole(p.keys) * whole(s.key));
     if (s.vector)
         widen(p.k(), p.keys, s.k_row, s.key, keys);
     else
         lay_turned(p.k(), p.keys, s.k_row, s.key, s.scale, keys);
+    return keys;
+}
+
+// Weights of some queries before they are divided by their sums, times the factors of dropout; and one over these sums, 0
+// where no key is seen.
+void weigh(const Piece& p, const Some& some, const float* keys, Rooms& room, float* scores, float* inverses) {
+    const Sequences& s = p.s;
+    const int64_t key = whole(s.key), end = some.stride;
+    float* near = room.near_q.of(p.height() * key);
+    if (s.vector) {
+        float* vector = room.vector.of(key);
+        widen(s.vector + some.head * s.key, 1, s.key, s.key, vector);
+        widen(p.q(some.from, some.head), some.rows, s.q_row, s.key, near);
+        add(some, near, keys + some.first * key, vector, key, scores);
+    } else {
+        some.gather(p.q(some.from, some.head), s.q_row, s.key, near);
+        some.products(near, s.key, keys, scores);
+    }
+    for (int64_t r = 0; r < some.rows; ++r) {
+        float* row = scores + r * some.stride;
+        const Sight sight = some.sight(p, r);
+        Floats mosts = all(NEVER);
+        for (int64_t j = 0; j < end; j += WIDTH) {
+            Floats one = sight(j, *(Floats*)(row + j));
+            *(Floats*)(row + j) = one;
+            mosts = mosts > one ? mosts : one;
+        }
+        float most = NEVER;
+        for (int i = 0; i < WIDTH; ++i) most = std::max(most, mosts[i]);
+        if (most == NEVER) most = 0;
+        Floats sums = {};
+        for (int64_t j = 0; j < end; j += WIDTH) {
+            Floats weight = exp_of(*(Floats*)(row + j) - most);
+            *(Floats*)(row + j) = weight;
+            sums += weight;
+        }
+        if (s.dropped) {
+            const Drops drops(s, p.at(some.from + r, some.head));
+            for (int64_t j = 0; j < end; j += WIDTH) *(Floats*)(row + j) *= drops(some.first + j);
+        }
+        float total = sum(sums);
+        inverses[r] = total == 0 ? 0 : 1 / total;
+        if (float* norms = s.norms) {
+            norms += 2 * p.at(some.from + r, some.head);
+            norms[0] = most, norms[1] = inverses[r];
+        }
+    }
+}
+
+// Contexts of the queries `from` … `behind` of a piece.
+void forward(const Piece& p, int64_t from, int64_t behind, Rooms& room) {
+    const Sequences& s = p.s;
+    int64_t heads = s.heads / s.groups, width = whole(s.value);
+    const float* keys = lay_keys(p, room);
+    float* values = room.plain.of(p.keys * width);
     lay(p.v(), p.keys, s.v_row, s.value, 1, values);
     float *scores = room.scores.of(p.height() * whole(p.keys)), *out = room.out.of(p.height() * width);
-    float* near = room.near_q.of(p.height() * key);
-    for (int64_t head = p.group * heads; head < (p.group + 1) * heads; ++head) {
-        if (s.vector) widen(s.vector + head * s.key, 1, s.key, s.key, vector);
+    float inverses[MOST];
+    for (int64_t head = p.group * heads; head < (p.group + 1) * heads; ++head)
         for (int64_t query = from; query < behind; query += p.height()) {
             Some some(p, head, query, std::min(p.height(), behind - query));
-            if (s.vector) {
-                widen(p.q(query, head), some.rows, s.q_row, s.key, near);
-                add(some, near, keys + some.first * key, vector, key, scores);
-            } else {
-                some.gather(p.q(query, head), s.q_row, s.key, near);
-                some.products(near, s.key, keys, scores);
-            }
-            float inverses[MOST];
-            for (int64_t r = 0; r < some.rows; ++r) {
-                float* row = scores + r * some.stride;
-                const Sight sight = some.sight(p, r);
-                const int64_t end = some.stride;
-                Floats mosts = all(NEVER);
-                for (int64_t j = 0; j < end; j += WIDTH) {
-                    Floats one = sight(j, *(Floats*)(row + j));
-                    *(Floats*)(row + j) = one;
-                    mosts = mosts > one ? mosts : one;
-                }
-                float most = NEVER;
-                for (int i = 0; i < WIDTH; ++i) most = std::max(most, mosts[i]);
-                if (most == NEVER) most = 0;
-                Floats sums = {};
-                for (int64_t j = 0; j < end; j += WIDTH) {
-                    Floats weight = exp_of(*(Floats*)(row + j) - most);
-                    *(Floats*)(row + j) = weight;
-                    sums += weight;
-                }
-                if (s.dropped) {
-                    const Drops drops(s, p.at(query + r, head));
-                    for (int64_t j = 0; j < end; j += WIDTH) *(Floats*)(row + j) *= drops(some.first + j);
-                }
-                float total = sum(sums);
-                inverses[r] = total == 0 ? 0 : 1 / total;
-                if (float* norms = s.norms) {
-                    norms += 2 * p.at(query + r, head);
-                    norms[0] = most, norms[1] = inverses[r];
-                }
-            }
+            weigh(p, some, keys, room, scores, inverses);
             Left weights{scores, some.stride, 1};
             multiply(weights, some.rows, values, p.keys, some.first, some.count, s.value, out, width, false);
             for (int64_t r = 0; r < some.rows; ++r) {
                 float* y = s.y + p.at(query + r, head) * s.value;
-                const float* mine = out + r * width;
                 // A query without a key gives zeros, whatever the values are.
                 if (inverses[r] == 0)
                     std::memset(y, 0, sizeof(float) * s.value);
                 else
-                    scaled(mine, s.value, inverses[r], y);
+                    scaled(out + r * width, s.value, inverses[r], y);
             }
         }
-    }
+}
+
+// Weights of the queries `from` … `behind` of a piece over so many keys, those behind the piece's own among them.
+void show(const Piece& p, int64_t from, int64_t behind, Rooms& room, float* weights, int64_t columns) {
+    const int64_t heads = p.s.heads / p.s.groups;
+    const float* keys = lay_keys(p, room);
+    float* scores = room.scores.of(p.height() * whole(p.keys));
+    float inverses[MOST];
+    for (int64_t head = p.group * heads; head < (p.group + 1) * heads; ++head)
+        for (int64_t query = from; query < behind; query += p.height()) {
+            Some some(p, head, query, std::min(p.height(), behind - query));
+            weigh(p, some, keys, room, scores, inverses);
+            for (int64_t r = 0; r < some.rows; ++r) {
+                float* row = weights + (head * p.queries + query + r) * columns;
+                const int64_t end = some.first + some.count;
+                std::memset(row, 0, sizeof(float) * some.first);
+                if (inverses[r] == 0)
+                    std::memset(row + some.first, 0, sizeof(float) * some.count);
+                else
+                    scaled(scores + r * some.stride, some.count, inverses[r], row + some.first);
+                std::memset(row + end, 0, sizeof(float) * (columns - end));
+            }
+        }
 }
 
 // Write the real columns of some rows, each times a factor.
@@ -536,6 +560,23 @@ bool is_kept(const Sequences& s) {
     return most * (s.key + s.value) <= KEPT;
 }
 
+struct Part {
+    int64_t sequence, from, behind;
+};
+
+// Sequences, the long ones in several parts where sequences and groups alone are too few.
+std::vector<Part> parts_of(const Sequences& s, int threads) {
+    std::vector<Part> parts;
+    for (int64_t i = 0; i < s.sequences; ++i) {
+        // Cut where queries are taken anew, so that the same ones are taken together for any number of threads.
+        int64_t height = height_for(s.k_lengths[i]), apart = (APART + height - 1) / height * height;
+        int64_t each = s.sequences * s.groups < 4 * threads ? apart : std::max<int64_t>(s.q_lengths[i], 1);
+        for (int64_t from = 0; from < s.q_lengths[i]; from += each)
+            parts.push_back({i, from, std::min(from + each, s.q_lengths[i])});
+    }
+    return parts;
+}
+
 // Multiplications of the forward pass; a tanh is worth some.
 int64_t multiplications(const Sequences& s) {
     int64_t scores = 0;
@@ -550,20 +591,20 @@ extern "C" {
 // y = dropout(softmax(score + mask)) v within each sequence; zeros where a query has no key.
 void regard_sequences(const Sequences* sequences, int threads, Team team) {
     const Sequences& s = *sequences;
-    struct Part {
-        int64_t sequence, from, behind;
-    };
-    std::vector<Part> parts;  // long sequences in several, where sequences and groups alone are too few
-    for (int64_t i = 0; i < s.sequences; ++i) {
-        // Cut where queries are taken anew, so that the same ones are taken together for any number of threads.
-        int64_t height = height_for(s.k_lengths[i]), apart = (APART + height - 1) / height * height;
-        int64_t each = s.sequences * s.groups < 4 * threads ? apart : std::max<int64_t>(s.q_lengths[i], 1);
-        for (int64_t from = 0; from < s.q_lengths[i]; from += each)
-            parts.push_back({i, from, std::min(from + each, s.q_lengths[i])});
-    }
+    const std::vector<Part> parts = parts_of(s, threads);
     share_out(parts.size() * s.groups, multiplications(s), is_kept(s), threads, team, [&](int64_t number, Rooms& room) {
         const Part& part = parts[number / s.groups];
         forward(Piece(s, part.sequence, number % s.groups), part.from, part.behind, room);
+    });
+}
+
+// The weights themselves, of one sequence: (heads, queries, columns), zeros where a key is not seen, and behind the last.
+void regard_weights(const Sequences* sequence, float* weights, int64_t columns, int threads, Team team) {
+    const Sequences& s = *sequence;
+    const std::vector<Part> parts = parts_of(s, threads);
+    share_out(parts.size() * s.groups, multiplications(s), is_kept(s), threads, team, [&](int64_t number, Rooms& room) {
+        const Part& part = parts[number / s.groups];
+        show(Piece(s, 0, number % s.groups), part.from, part.behind, room, weights, columns);
     });
 }
 

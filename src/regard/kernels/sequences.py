@@ -81,6 +81,36 @@ def attend(
     return run(*inputs, v_HK, attn_mask, *places, how, kernel)[0]
 
 
+def weigh(
+    q_THK: Tensor, k_SGK: Tensor, keys: int, band: tuple[int, int], scale: float | None
+) -> Tensor | None:
+    """Compute the weights of one sequence's queries: softmax(scale · q · k) over the keys that each sees.
+
+    Args:
+        q_THK: Queries.
+        k_SGK: Keys; the last stands where the last query does.
+        keys: How many there are, with those behind the last, which no query sees.
+        band: How far a query sees back and ahead; −1 for all the way.
+        scale: Factor of the dot product; None is 1/√K.
+
+    Returns:
+        weights_HTS, detached, zeros for what is not seen; None where the kernels do not serve.
+    """
+    if (kernel := native.loaded()) is None or not native.are_plain(q_THK, k_SGK) or not q_THK.shape[2]:
+        return None
+    if q_THK.stride(-1) != 1 or k_SGK.stride(-1) != 1:
+        return None
+    most = q_THK.shape[0] + k_SGK.shape[0]
+    places = [torch.tensor([number], device="cpu") for number in (0, len(q_THK), 0, len(k_SGK))]
+    how = native.Sequences(
+        back=min(band[0], most), ahead=min(band[1], most), scale=q_THK.shape[2] ** -0.5 if scale is None else scale
+    )
+    given = _describe(how, (q_THK, k_SGK, k_SGK[..., :0]), None, None, places)
+    weights_HTS = q_THK.new_empty(q_THK.shape[1], q_THK.shape[0], keys)
+    kernel.weights(ctypes.addressof(given), weights_HTS.data_ptr(), keys, native.threads(), native.team())
+    return weights_HTS
+
+
 def _by_rows(x: Tensor) -> Tensor:
     """Have the numbers of a row stand one after the other."""
     return x if x.stride(-1) == 1 else x.contiguous()

@@ -51,6 +51,25 @@ inline float sum(Floats x) {
 #endif
 }
 
+#if defined(__AVX2__)
+// The eight columns of eight rows of numbers, moved and not computed with; where there are fewer rows, the last counts
+// several times.
+inline void turned(const float* x, int64_t stride, int64_t rows, __m256 (&columns)[8]) {
+    __m256 a[8], b[8];
+    for (int i = 0; i < 8; ++i) a[i] = _mm256_loadu_ps(x + (i < rows ? i : rows - 1) * stride);
+    for (int i = 0; i < 8; i += 2) b[i] = _mm256_unpacklo_ps(a[i], a[i + 1]), b[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
+    for (int i = 0; i < 8; i += 4)
+        for (int j = 0; j < 2; ++j) {
+            a[i + 2 * j] = _mm256_shuffle_ps(b[i + j], b[i + 2 + j], 0x44);
+            a[i + 2 * j + 1] = _mm256_shuffle_ps(b[i + j], b[i + 2 + j], 0xee);
+        }
+    for (int i = 0; i < 4; ++i) {
+        columns[i] = _mm256_permute2f128_ps(a[i], a[i + 4], 0x20);
+        columns[i + 4] = _mm256_permute2f128_ps(a[i], a[i + 4], 0x31);
+    }
+}
+#endif
+
 // exp(x) for x ≤ 88, to two units of the last place: 2^n · e^r with n whole and |r| ≤ ln 2 / 2, e^r by its Taylor
 // polynomial of degree 7 (the rest is below r^8 / 8! < 6e-9). Below the least normal number it is 0; NaN stays NaN.
 inline Floats exp_of(Floats x) {

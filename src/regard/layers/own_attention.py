@@ -1,9 +1,10 @@
-"""Where attention on a CPU goes to our own kernels: the two places in which its backends ask for others."""
+"""Where attention on a CPU goes to our own kernels: the three places that ask for others."""
 
 from __future__ import annotations
 
 from torch import nn
 
+from regard.attention import recording
 from regard.attention.backends import dense, static
 from regard.attention.sites import Site
 from regard.kernels import sequences, slots
@@ -11,7 +12,8 @@ from regard.kernels.native import Kernel, choose
 
 
 def attend_by_kernels(kernel: str | None = None) -> Kernel | None:
-    """Have our own kernels attend from now on, in the whole process: in sequences, with gradients, and into slots.
+    """Have our own kernels attend from now on, in the whole process: in sequences, with gradients, and into slots; and
+    compute the weights that are recorded.
 
     They take float32 on a CPU, and decline all else. ``REGARD_KERNEL=torch`` leaves everything to PyTorch.
 
@@ -27,7 +29,7 @@ def attend_by_kernels(kernel: str | None = None) -> Kernel | None:
     """
     own = choose(kernel)
     if own is not None:
-        dense.own, static.own = sequences.attend, slots.attend
+        dense.own, static.own, recording.own = sequences.attend, slots.attend, sequences.weigh
     return own
 
 
