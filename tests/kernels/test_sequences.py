@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from regard.attention import MultiHeadAttention, Segments, attend, masks, positions, scores
+from regard.attention import MultiHeadAttention, Segments, attend, masks, positions, record, recording, scores
 from regard.attention.backends import dense
 from regard.attention.masks import Mask
 from regard.kernels import native, sequences
@@ -622,6 +623,83 @@ def test_large_encoders_in_use_are_packed_and_have_the_kernels_attend(monkeypatc
     monkeypatch.setattr(dense, "own", None)
     pack(MultiHeadAttention(16, 2).eval(), "fp32", "native")
     assert dense.own is sequences.attend
+
+
+# Of a model's call: heads, queries and sequences; and whether the kernel computes all, for each band of BANDS.
+RECORDED: dict[str, tuple[dict, dict[str, bool]]] = {
+    "everything": ({}, {}),
+    "some heads, in another order": ({"heads": [3, 0]}, {}),
+    "one sequence": ({"sequences": [2]}, {}),
+    "the last query": ({"queries": [-1]}, {}),
+    "the first queries": ({"queries": [0, 1, 2]}, {"window": False, "far window": False}),
+    "apart": ({"queries": [0, 2]}, dict.fromkeys(BANDS, False)),
+    "backwards": ({"queries": [2, 1]}, dict.fromkeys(BANDS, False)),
+}
+
+
+@pytest.mark.parametrize("band", BANDS)
+@pytest.mark.parametrize("asked", RECORDED)
+@pytest.mark.parametrize("block", [recording.BLOCK_BYTES, 10_000])
+def test_recorded_weights_are_those_of_the_reference(
+    asked: str, band: str, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole, and handed over in blocks; of queries before the first key too."""
+    options, serves = RECORDED[asked]
+    model = MultiHeadAttention(32, 4, num_kv_heads=2, score=scores.General(4, 8)).eval()
+    site = nn.ModuleDict({"attn": model})
+    queries, keys = Segments.ragged([40, 9, 70]), Segments.ragged([40, 5, 90])
+    x_ND, c_MD = torch.randn(119, 32), torch.randn(135, 32)
+    monkeypatch.setattr(recording, "BLOCK_BYTES", block)
+
+    def found(sink: bool) -> list[Tensor]:
+        blocks: list[Tensor] = []
+        sinks = {"sink": lambda _, rows: blocks.append(rows.weights_HTS)} if sink else {}
+        with record(site, **options, **sinks) as rows:
+            model(x_ND, queries, c_MD, keys, mask=BANDS[band]())
+        return blocks if sink else [one.weights_HTS for one in rows["attn"]]
+
+    wanted = [found(sink) for sink in (False, True)]
+    answers: list[bool] = []
+
+    def own(*args: Any) -> Tensor | None:
+        answers.append((given := sequences.weigh(*args)) is not None)
+        return given
+
+    monkeypatch.setattr(recording, "own", own)
+    for sink, blocks in zip((False, True), wanted, strict=True):
+        answers.clear()
+        for one, other in zip(found(sink), blocks, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
+            assert torch.equal(one == 0, other == 0)
+        assert all(answers)
+        if serves.get(band, True):
+            assert answers
+    assert bool(answers) == serves.get(band, True)
+
+
+def test_weights_that_the_kernel_does_not_have_are_recorded_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Biases, other scores and masks, and what is not float32."""
+    monkeypatch.setattr(recording, "own", lambda *_: pytest.fail("asked"))
+    queries, x_ND = Segments.ragged([4, 6]), torch.randn(10, 16)
+    additive = MultiHeadAttention(16, 2, score=scores.Additive(2, 8))
+    plain, half = MultiHeadAttention(16, 2), MultiHeadAttention(16, 2).bfloat16()
+    rows = []
+    for model, options in (
+        (additive, {}),
+        (plain, {"mask": masks.tensor(torch.rand(2, 2, 6, 6) > 0.3)}),
+        (plain, {"bias": positions.Alibi(2)}),
+    ):
+        with record(nn.ModuleDict({"attn": model})) as one:
+            model(x_ND, queries, **options)
+        rows += one["attn"]
+    monkeypatch.setattr(recording, "own", sequences.weigh)
+    with record(nn.ModuleDict({"attn": half})) as one:
+        half(x_ND.bfloat16(), queries)
+    rows += one["attn"]
+    assert [one.weights_HTS.shape for one in rows] == [(2, 4, 4), (2, 6, 6)] * 4
+    for one in rows:
+        sums = one.weights_HTS.float().sum(-1)
+        assert ((sums - 1).abs().min(sums.abs()) < 0.01).all()
 
 
 def test_a_model_learns_alike(used: Served) -> None:
