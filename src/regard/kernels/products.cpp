@@ -30,7 +30,7 @@ constexpr int PARTS = PANEL / WIDTH;  // registers of a panel's row
 constexpr int64_t FEW_ROWS = 48;      // up to here a thread prepares all rows itself, and nobody waits
 constexpr int64_t GROUPS = 32;           // of rows that go through a panel one after the other
 constexpr int64_t ROW_CHUNK = GROUPS * MOST_ROWS, INPUT_CHUNK = 768;
-constexpr int64_t BLOCK = 16;               // panels that one thread takes at once
+constexpr int64_t BLOCK = 16;               // panels that one thread takes at once, at most
 constexpr int64_t LAID_BYTES = 1 << 23;     // of rows that are laid out at once
 constexpr int64_t WIDENED_ROWS = 12;     // from here on int8 weights are widened before they are multiplied
 constexpr int64_t WIDE_CHUNK = 192;      // pairs of inputs whose int8 weights are widened at once
@@ -608,7 +608,7 @@ template <int64_t KIND>
 void many(const Call& c, int threads, Team team) {
     thread_local std::vector<int32_t> numbers;
     thread_local std::vector<float> scales;
-    const int64_t panels = (c.m.outputs + PANEL - 1) / PANEL, blocks = (panels + BLOCK - 1) / BLOCK;
+    const int64_t panels = (c.m.outputs + PANEL - 1) / PANEL;
     const int64_t inputs = KIND == INT8 ? (c.m.inputs + 1) / 2 : c.m.inputs;
     const int64_t chunks_at_once = std::max<int64_t>(LAID_BYTES / (4 * inputs * ROW_CHUNK), threads);
     const int64_t most = std::min(chunks_at_once * ROW_CHUNK, c.rows);
@@ -616,6 +616,9 @@ void many(const Call& c, int threads, Team team) {
     if ((int64_t)scales.size() < most) scales.resize(most);
     for (int64_t row = 0; row < c.rows; row += most) {
         const int64_t rows = std::min(most, c.rows - row), chunks = (rows + ROW_CHUNK - 1) / ROW_CHUNK;
+        // Enough blocks for every thread to have some.
+        const int64_t each = std::max<int64_t>(std::min(BLOCK, panels * chunks / (4 * threads)), 1);
+        const int64_t blocks = (panels + each - 1) / each;
         const Laid laid{row, rows, chunks, inputs, KIND == INT8 ? inputs : INPUT_CHUNK, numbers.data(), scales.data()};
         take_all(chunks * GROUPS, threads, team, [&](int64_t at) {
             if (at % GROUPS < laid.groups(at / GROUPS).count) lay_out<KIND>(c, laid, at / GROUPS, at % GROUPS);
