@@ -20,8 +20,7 @@ from regard.decoding import DecodeOptions, decode
 from regard.errors import ContextError, UsageError
 from regard.layers.block import Block
 from regard.layers.packed import pack
-from regard.layers.packed_block import PackedBlock
-from regard.layers.packed_block import MANY_ROWS
+from regard.layers.packed_block import MANY_ROWS, PackedBlock
 from regard.models.gpt import GPT, GPTConfig
 from regard.models.llama import Llama, LlamaConfig
 from regard.models.transformer import Transformer, TransformerConfig

@@ -8,6 +8,7 @@
 // The last panel is filled up with zeros, an odd number of inputs too.
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -72,6 +73,8 @@ enum Act : int64_t { NONE = 0, RELU = 1, GELU_TANH = 2, GELU_QUICK = 3, SILU = 4
 
 // Bytes of a panel's weights for one step of a tile: an input, or a pair of them.
 constexpr int64_t step_bytes(int64_t kind) { return PANEL * (kind == FP32 ? 4 : 2); }
+
+int64_t panels_of(const Matrix& m) { return (m.outputs + PANEL - 1) / PANEL; }
 
 int64_t panel_bytes(const Matrix& m) { return (m.kind == INT8 ? (m.inputs + 1) / 2 : m.inputs) * step_bytes(m.kind); }
 
@@ -499,9 +502,10 @@ void panel_wide(const Call& c, const Groups& groups, const int32_t* packed, int6
     give_int8<1>(c, sums, (int)groups.rows, row, panel, scales_N);
 }
 
-// A thread's panels of a call of few rows.
+// A thread's part of a call of few rows: it lays them all out for itself, and takes blocks of panels until none is left.
 template <int64_t KIND>
-void few(const Call& c, int64_t begin, int64_t end) {
+void few(const Call& c, std::atomic<int64_t>& next, int64_t block) {
+    const int64_t panels = panels_of(c.m);
     const void* x = c.x;
     int64_t stride = c.stride, inputs = c.m.inputs;
     thread_local std::vector<int16_t> quantized;
@@ -514,21 +518,17 @@ void few(const Call& c, int64_t begin, int64_t end) {
         x = quantized.data();
     }
     Groups groups(c.rows);
-    if constexpr (KIND == INT8 && IS_WIDENED) {
-        if (c.rows >= WIDENED_ROWS) {
-            thread_local std::vector<int32_t> packed;
-            packed.resize(c.rows * inputs);
-            for (int64_t group = 0; group < groups.count; ++group) {
-                int64_t row = groups.first(group);
-                interleave((const int32_t*)x + row * stride, stride, groups.first(group + 1) - row, inputs,
-                           packed.data() + row * inputs);
-            }
-            for (int64_t panel = begin; panel < end; ++panel)
-                panel_wide(c, groups, packed.data(), inputs, 0, panel, scales_N);
-            return finish(c, 0, c.rows, begin, end);
+    const bool is_wide = KIND == INT8 && IS_WIDENED && c.rows >= WIDENED_ROWS;
+    thread_local std::vector<int32_t> packed;
+    if (is_wide) {
+        packed.resize(c.rows * inputs);
+        for (int64_t group = 0; group < groups.count; ++group) {
+            int64_t row = groups.first(group);
+            interleave((const int32_t*)x + row * stride, stride, groups.first(group + 1) - row, inputs,
+                       packed.data() + row * inputs);
         }
     }
-    int64_t step = end - begin;
+    int64_t step = block;
     Ahead ahead{AHEAD_BYTES, step_bytes(KIND)};
     // Of several groups the first finds the panels in memory, the others in a cache. So that it does not wait, each
     // group asks for a part of the panels that come next.
@@ -536,14 +536,21 @@ void few(const Call& c, int64_t begin, int64_t end) {
         step = 4 * panel_bytes(c.m) <= NEAR_BYTES ? 2 : 1;
         ahead.step /= groups.count;
     }
-    for (int64_t panel = begin; panel < end; panel += step)
-        for (int64_t group = 0; group < groups.count; ++group) {
-            int64_t row = groups.first(group);
-            if (groups.count > 1) ahead.from = step * panel_bytes(c.m) + group * ahead.step * inputs;
-            strip<KIND, false>(c, groups.first(group + 1) - row, (const float*)x + row * stride, stride, row, panel,
-                               std::min(panel + step, end), 0, inputs, ahead, scales_N + row);
-        }
-    finish(c, 0, c.rows, begin, end);
+    for (int64_t begin; (begin = next.fetch_add(block, std::memory_order_relaxed)) < panels;) {
+        const int64_t end = std::min(begin + block, panels);
+        if (is_wide)
+            for (int64_t panel = begin; panel < end; ++panel)
+                panel_wide(c, groups, packed.data(), inputs, 0, panel, scales_N);
+        else
+            for (int64_t panel = begin; panel < end; panel += step)
+                for (int64_t group = 0; group < groups.count; ++group) {
+                    int64_t row = groups.first(group);
+                    if (groups.count > 1) ahead.from = step * panel_bytes(c.m) + group * ahead.step * inputs;
+                    strip<KIND, false>(c, groups.first(group + 1) - row, (const float*)x + row * stride, stride, row,
+                                       panel, std::min(panel + step, end), 0, inputs, ahead, scales_N + row);
+                }
+        finish(c, 0, c.rows, begin, end);
+    }
 }
 
 // Some chunks of a call's rows, laid out by inputs: chunk by chunk, and in each some inputs after the other, groups of rows.
@@ -608,8 +615,7 @@ template <int64_t KIND>
 void many(const Call& c, int threads, Team team) {
     thread_local std::vector<int32_t> numbers;
     thread_local std::vector<float> scales;
-    const int64_t panels = (c.m.outputs + PANEL - 1) / PANEL;
-    const int64_t inputs = KIND == INT8 ? (c.m.inputs + 1) / 2 : c.m.inputs;
+    const int64_t panels = panels_of(c.m), inputs = KIND == INT8 ? (c.m.inputs + 1) / 2 : c.m.inputs;
     const int64_t chunks_at_once = std::max<int64_t>(LAID_BYTES / (4 * inputs * ROW_CHUNK), threads);
     const int64_t most = std::min(chunks_at_once * ROW_CHUNK, c.rows);
     if ((int64_t)numbers.size() < most * inputs) numbers.resize(most * inputs);
@@ -633,12 +639,13 @@ void many(const Call& c, int threads, Team team) {
 template <int64_t KIND>
 void product(const Call& c, int threads, Team team) {
     if (c.rows > FEW_ROWS) return many<KIND>(c, threads, team);
-    int64_t panels = (c.m.outputs + PANEL - 1) / PANEL;
-    threads = (int)std::min<int64_t>(threads, panels);
-    if (threads <= 1) return few<KIND>(c, 0, panels);
-    Threads::run(threads, [&](int number) {
-        few<KIND>(c, share(panels, number, threads), share(panels, number + 1, threads));
-    }, team);
+    // Some blocks for every thread, each of whole strides of a tile of one row. Groups ask for what lies behind their panels,
+    // which is another thread's behind a block: of several groups blocks are larger.
+    const int64_t panels = panels_of(c.m), each = panels / ((c.rows > MOST_ROWS ? 2 : 4) * threads) / 4 * 4;
+    const int64_t block = threads > 1 ? std::max<int64_t>(each, 4) : panels;
+    std::atomic<int64_t> next{0};
+    Threads::run((int)std::min<int64_t>(threads, (panels + block - 1) / block),
+                 [&](int) { few<KIND>(c, next, block); }, team);
 }
 
 // ------------------------------------------------------------------------------------------------------------- packing
@@ -701,7 +708,7 @@ extern "C" {
 
 // Lay weights out as m says, into m's own, and find the scales of int8; outputs and inputs lie some numbers apart.
 void regard_pack(const Matrix* m, const float* weights, int64_t output_step, int64_t input_step, int threads) {
-    int64_t panels = (m->outputs + PANEL - 1) / PANEL;
+    int64_t panels = panels_of(*m);
     threads = (int)std::max<int64_t>(std::min<int64_t>(threads, panels), 1);
     Threads::run(threads, [&](int number) {
         for (int64_t panel = share(panels, number, threads); panel < share(panels, number + 1, threads); ++panel)

@@ -81,9 +81,7 @@ def attend(
     return run(*inputs, v_HK, attn_mask, *places, how, kernel)[0]
 
 
-def weigh(
-    q_THK: Tensor, k_SGK: Tensor, keys: int, band: tuple[int, int], scale: float | None
-) -> Tensor | None:
+def weigh(q_THK: Tensor, k_SGK: Tensor, keys: int, band: tuple[int, int], scale: float | None) -> Tensor | None:
     """Compute the weights of one sequence's queries: softmax(scale · q · k) over the keys that each sees.
 
     Args:

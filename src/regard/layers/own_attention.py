@@ -12,10 +12,10 @@ from regard.kernels.native import Kernel, choose
 
 
 def attend_by_kernels(kernel: str | None = None) -> Kernel | None:
-    """Have our own kernels attend from now on, in the whole process: in sequences, with gradients, and into slots; and
-    compute the weights that are recorded.
+    """Have our own kernels attend from now on, in the whole process, and compute the weights that are recorded.
 
-    They take float32 on a CPU, and decline all else. ``REGARD_KERNEL=torch`` leaves everything to PyTorch.
+    They attend within sequences, with gradients, and into slots. They take float32 on a CPU, and decline all else.
+    ``REGARD_KERNEL=torch`` leaves everything to PyTorch.
 
     Args:
         kernel: ``native``, ``torch`` or ``auto``; see :func:`regard.kernels.native.choose`.
