@@ -1,10 +1,12 @@
 """What is loaded, and the threads that the kernels share work among."""
 
+import ctypes
 import itertools
 import os
+import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -40,6 +42,26 @@ def test_any_number_of_threads_gives_the_same_bits(layer: PackedLinear, three_th
         torch.testing.assert_close(found[0].double(), x_ND.double() @ layer.unpacked().double().T, atol=1e-3, rtol=0)
 
 
+def test_all_threads_of_a_team_are_asked_for_and_fewer_may_come(layer: PackedLinear):
+    """Asked for fewer than PyTorch's operations use, its library ends the others, and starts them again for the next."""
+    asked: list[int] = []
+    work_of = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+    @ctypes.CFUNCTYPE(None, work_of, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+    def team(work: Callable[[int], None], data: int, threads: int, _: int) -> None:
+        asked.append(threads)
+        work(data)  # one has come
+
+    small = PackedLinear(torch.randn(100, 512), None, "int8", layer.kernel)  # of some rows in fewer blocks than threads
+    for one, rows in itertools.product((layer, small), (1, 20, 200)):
+        x_ND = torch.randn(rows, 512)
+        y_NO = torch.empty(rows, one.out_features)
+        one._call(one._at, x_ND.data_ptr(), rows, 512, y_NO.data_ptr(), 5, ctypes.cast(team, ctypes.c_void_p))
+        assert torch.equal(y_NO, one(x_ND))
+    assert asked
+    assert set(asked) == {5}
+
+
 def test_several_callers_at_once_get_their_own(layer: PackedLinear, three_threads: None):
     weight_OI = layer.unpacked()
     layers = [layer, *(PackedLinear(weight_OI, None, precision, layer.kernel) for precision in ("bf16", "int8")), layer]
@@ -69,6 +91,7 @@ def test_a_forked_process_makes_threads_of_its_own(layer: PackedLinear, three_th
     reader, writer = os.pipe()
     child = os.fork()
     if not child:  # no torch here: its own threads are not made for a fork
+        signal.alarm(20)
         y_NO = torch.empty_like(wanted)
         layer._call(layer._at, x_ND.data_ptr(), 2, 512, y_NO.data_ptr(), 3, native.team())
         os.write(writer, y_NO.numpy().tobytes()[:1024])

@@ -253,7 +253,8 @@ def test_pytorchs_threads_share_the_work() -> None:
 @linux
 def test_a_library_of_others_is_no_team(tmp_path: Path) -> None:
     """In a process of its own: two OpenMP libraries are more than others expect."""
-    mine = next(path for path in native.openmp_libraries() if Path(path).is_relative_to(Path(torch.__file__).parent))
+    home = Path(torch.__file__).resolve().parent
+    mine = next(path for path in native.openmp_libraries() if Path(path).is_relative_to(home))
     theirs = str(shutil.copy(mine, tmp_path / "libgomp.so.1"))
     code = f"import ctypes, regard.kernels.native as n; ctypes.CDLL({theirs!r})"
     code += f"; n.openmp_libraries = lambda: {{{theirs!r}}}"
@@ -675,6 +676,24 @@ def test_recorded_weights_are_those_of_the_reference(
         if serves.get(band, True):
             assert answers
     assert bool(answers) == serves.get(band, True)
+
+
+@pytest.mark.parametrize("band", BANDS)
+def test_recorded_weights_of_what_is_not_seen_are_zeros_beside_what_is_no_number(
+    band: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x_ND = nn.ModuleDict({"attn": MultiHeadAttention(16, 2)}), torch.randn(60, 16)
+    x_ND[3] = math.nan
+
+    def found() -> Tensor:
+        with record(model) as rows:
+            model["attn"](x_ND, Segments.uniform(1, 60), mask=BANDS[band]())
+        return rows["attn"][0].weights_HTS
+
+    wanted = found()
+    monkeypatch.setattr(recording, "own", sequences.weigh)
+    assert torch.equal(found().isnan(), wanted.isnan())
+    assert torch.equal(found() == 0, wanted == 0)
 
 
 def test_weights_that_the_kernel_does_not_have_are_recorded_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -471,7 +471,7 @@ def test_activations_of_great_numbers_and_of_none():
 
 def test_what_has_no_kernel_stays_beside_the_product():
     linear, _ = drawn(16, 16, 1)
-    assert not made(linear, "fp32", "native").activated("")
+    assert not made(linear, "fp32", "native").activated("tanh")
     assert not made(linear, "fp32", "torch").activated("relu")
 
 

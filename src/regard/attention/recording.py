@@ -177,7 +177,6 @@ class record(Mapping[str, list[Rows]]):  # noqa: N801 - used like a function: wi
         def blocks(sequence: int, name: int, queries: tuple[int, ...]) -> Iterator[Rows]:
             length, keys = q_lengths[sequence], k_lengths[sequence]
             q_start, k_start = int(q_segments.starts_B[sequence]), int(k_segments.starts_B[sequence])
-            k_BSHK = k_MGK[k_start : k_start + keys][:, key_heads_H][None]
 
             def asked(some: tuple[int, ...]) -> Tensor | None:
                 """Ask the other kernel, for queries that stand one after the other."""
@@ -194,12 +193,14 @@ class record(Mapping[str, list[Rows]]):  # noqa: N801 - used like a function: wi
             if self._sink is None and (weights_HTS := asked(queries)) is not None:
                 yield Rows(name, heads, queries, len(queries), within, weights_HTS)
                 return
+            k_BSHK: Tensor | None = None
             step = max(1, BLOCK_BYTES // max(1, len(heads) * keys * q_NHK.element_size()))
             for first in range(0, len(queries), step):
                 some = queries[first : first + step]
                 if (weights_HTS := asked(some)) is not None:
                     yield Rows(name, heads, some, len(queries), within, weights_HTS)
                     continue
+                k_BSHK = k_MGK[k_start : k_start + keys][:, key_heads_H][None] if k_BSHK is None else k_BSHK
                 queries_T = torch.tensor(some, device=q_NHK.device)
                 seen = _seen(mask, max(some) + keys - length, keys)
                 at = Grid(

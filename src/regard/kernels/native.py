@@ -281,7 +281,8 @@ def team() -> int | None:
 
     Returns:
         What starts PyTorch's threads, for the kernels; None for threads of ours: inside of :func:`alone`, where
-        PyTorch's cannot be had, and in a process that was forked, in which they may not be there.
+        PyTorch's cannot be had, and in a process that was forked from one that had this module: there PyTorch's threads
+        may not be. (Forked before, its own parallel operations hang too.)
     """
     return None if _threads.count or _forks else _gomp_parallel()
 

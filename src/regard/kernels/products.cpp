@@ -31,8 +31,8 @@ constexpr int PARTS = PANEL / WIDTH;  // registers of a panel's row
 constexpr int64_t FEW_ROWS = 48;      // up to here a thread prepares all rows itself, and nobody waits
 constexpr int64_t GROUPS = 32;           // of rows that go through a panel one after the other
 constexpr int64_t ROW_CHUNK = GROUPS * MOST_ROWS, INPUT_CHUNK = 768;
-constexpr int64_t BLOCK = 16;               // panels that one thread takes at once, at most
-constexpr int64_t LAID_BYTES = 1 << 23;     // of rows that are laid out at once
+constexpr int64_t BLOCK = 16;            // panels that one thread takes at once, at most
+constexpr int64_t LAID_BYTES = 1 << 23;  // of rows that are laid out at once, or one chunk's
 constexpr int64_t WIDENED_ROWS = 12;     // from here on int8 weights are widened before they are multiplied
 constexpr int64_t WIDE_CHUNK = 192;      // pairs of inputs whose int8 weights are widened at once
 constexpr int64_t LINE = 64;             // bytes that memory gives at once
@@ -506,6 +506,7 @@ void panel_wide(const Call& c, const Groups& groups, const int32_t* packed, int6
 template <int64_t KIND>
 void few(const Call& c, std::atomic<int64_t>& next, int64_t block) {
     const int64_t panels = panels_of(c.m);
+    if (next.load(std::memory_order_relaxed) >= panels) return;
     const void* x = c.x;
     int64_t stride = c.stride, inputs = c.m.inputs;
     thread_local std::vector<int16_t> quantized;
@@ -616,8 +617,7 @@ void many(const Call& c, int threads, Team team) {
     thread_local std::vector<int32_t> numbers;
     thread_local std::vector<float> scales;
     const int64_t panels = panels_of(c.m), inputs = KIND == INT8 ? (c.m.inputs + 1) / 2 : c.m.inputs;
-    const int64_t chunks_at_once = std::max<int64_t>(LAID_BYTES / (4 * inputs * ROW_CHUNK), threads);
-    const int64_t most = std::min(chunks_at_once * ROW_CHUNK, c.rows);
+    const int64_t most = std::min(std::max<int64_t>(LAID_BYTES / (4 * inputs * ROW_CHUNK), 1) * ROW_CHUNK, c.rows);
     if ((int64_t)numbers.size() < most * inputs) numbers.resize(most * inputs);
     if ((int64_t)scales.size() < most) scales.resize(most);
     for (int64_t row = 0; row < c.rows; row += most) {
@@ -645,7 +645,7 @@ void product(const Call& c, int threads, Team team) {
     const int64_t block = threads > 1 ? std::max<int64_t>(each, 4) : panels;
     std::atomic<int64_t> next{0};
     Threads::run((int)std::min<int64_t>(threads, (panels + block - 1) / block),
-                 [&](int) { few<KIND>(c, next, block); }, team);
+                 [&](int) { few<KIND>(c, next, block); }, team, threads);
 }
 
 // ------------------------------------------------------------------------------------------------------------- packing

@@ -420,12 +420,11 @@ void show(const Piece& p, int64_t from, int64_t behind, Rooms& room, float* weig
             weigh(p, some, keys, room, scores, inverses);
             for (int64_t r = 0; r < some.rows; ++r) {
                 float* row = weights + (head * p.queries + query + r) * columns;
-                const int64_t end = some.first + some.count;
-                std::memset(row, 0, sizeof(float) * some.first);
-                if (inverses[r] == 0)
-                    std::memset(row + some.first, 0, sizeof(float) * some.count);
-                else
-                    scaled(scores + r * some.stride, some.count, inverses[r], row + some.first);
+                // What the query does not see is 0, whatever its other weights are.
+                const int64_t begin = inverses[r] == 0 ? columns : p.first(query + r);
+                const int64_t end = std::max(begin, inverses[r] == 0 ? columns : p.last(query + r));
+                std::memset(row, 0, sizeof(float) * begin);
+                scaled(scores + r * some.stride + begin - some.first, end - begin, inverses[r], row + begin);
                 std::memset(row + end, 0, sizeof(float) * (columns - end));
             }
         }
@@ -550,8 +549,8 @@ void share_out(int64_t pieces, int64_t work, bool keeps, int threads, Team team,
         for (int64_t piece; (piece = next.fetch_add(1, std::memory_order_relaxed)) < pieces;) part(piece, room);
         if (!keeps) room = Rooms();
     };
-    threads = (int)std::max<int64_t>(std::min<int64_t>({threads, pieces, 1 + work / SMALL}), 1);
-    Threads::run(threads, [&](int) { take(); }, team);
+    int count = (int)std::max<int64_t>(std::min<int64_t>({threads, pieces, 1 + work / SMALL}), 1);
+    Threads::run(count, [&](int) { take(); }, team, threads);
 }
 
 // Whether what the longest sequence needs is little enough to be kept for the next call.

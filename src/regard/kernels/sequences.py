@@ -96,7 +96,7 @@ def weigh(q_THK: Tensor, k_SGK: Tensor, keys: int, band: tuple[int, int], scale:
     """
     if (kernel := native.loaded()) is None or not native.are_plain(q_THK, k_SGK) or not q_THK.shape[2]:
         return None
-    if q_THK.stride(-1) != 1 or k_SGK.stride(-1) != 1:
+    if q_THK.stride(-1) != 1 or k_SGK.stride(-1) != 1 or isinstance(scale, Tensor):
         return None
     most = q_THK.shape[0] + k_SGK.shape[0]
     places = [torch.tensor([number], device="cpu") for number in (0, len(q_THK), 0, len(k_SGK))]

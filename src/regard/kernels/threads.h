@@ -23,16 +23,18 @@
 // for); after a while without work they sleep.
 class Threads {
   public:
-    // Run part(number) for each number below count, side by side where there are threads for them: those of a team, if
-    // one is given, else ours.
+    // Run part(number) for each number below count, side by side where there are threads for them: those of a team of so
+    // many, if one is given, else ours.
     template <typename Part>
-    static void run(int count, const Part& part, Team team = nullptr) {
-        if (team && count > 1) {  // which may give fewer threads than it is asked for
+    static void run(int count, const Part& part, Team team = nullptr, int all = 0) {
+        if (team && count > 1) {
+            // It may give fewer threads than it is asked for. If it is asked for fewer than before it ends the others, and
+            // starts them anew for whoever comes next: so all come, and leave where there is nothing for them.
             std::atomic<int> next{0};
             auto take = [&] {
                 for (int number; (number = next.fetch_add(1)) < count;) part(number);
             };
-            return team([](void* take_) { (*(decltype(take)*)take_)(); }, &take, (unsigned)count, 0);
+            return team([](void* take_) { (*(decltype(take)*)take_)(); }, &take, (unsigned)std::max(all, count), 0);
         }
         std::unique_lock<std::mutex> mine(*turn(), std::defer_lock);
         // Whoever else has the threads now keeps them: this caller does its parts one after the other.
@@ -140,11 +142,8 @@ inline int64_t share(int64_t things, int64_t number, int64_t threads) { return t
 template <typename Part>
 void take_all(int64_t pieces, int threads, Team team, const Part& part) {
     std::atomic<int64_t> next{0};
-    threads = (int)std::max<int64_t>(std::min<int64_t>(threads, pieces), 1);
-    Threads::run(
-        threads,
-        [&](int) {
-            for (int64_t piece; (piece = next.fetch_add(1, std::memory_order_relaxed)) < pieces;) part(piece);
-        },
-        team);
+    auto take = [&](int) {
+        for (int64_t piece; (piece = next.fetch_add(1, std::memory_order_relaxed)) < pieces;) part(piece);
+    };
+    Threads::run((int)std::max<int64_t>(std::min<int64_t>(threads, pieces), 1), take, team, threads);
 }

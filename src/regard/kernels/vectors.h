@@ -102,8 +102,8 @@ inline Floats tanh_of(Floats x) {
 }
 
 // The chance that a number of the standard normal distribution is above z ≥ 0: e^(−z²/2) · t · q(t) with t = 1 / (1 + 0.23 z),
-// the form of Abramowitz & Stegun 1964, 7.1.26. Up to rounding it is right to 2e-7 of itself: q is a minimax fit up to
-// z = 13.5, where e^(−z²/2) becomes 0. NaN stays NaN.
+// the form of Abramowitz & Stegun 1964, 7.1.26. Up to rounding it is right to 2e-7 of itself: q is a minimax fit as far as
+// e^(−z²/2) is not 0. NaN stays NaN.
 inline Floats above_of(Floats z) {
     Floats t = 1.0f / (1.0f + 0.23f * z);
     Floats y = all(-0.073434222f);

@@ -1,7 +1,7 @@
 """Matmul, softmax, matmul: any score, mask, bias and dropout, in the input's dtype.
 
-It holds all scores of a group in memory. The other backends are tested against the same loops as this one, and recorded
-attention rows are computed by :func:`weights`, so what is shown is what this file says.
+It holds all scores of a group in memory. The other backends are tested against the same loops as this one. Recorded
+attention rows are computed by :func:`weights`, or by a kernel that is tested against it.
 """
 
 from __future__ import annotations
