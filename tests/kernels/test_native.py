@@ -43,7 +43,7 @@ def test_any_number_of_threads_gives_the_same_bits(layer: PackedLinear, three_th
 
 
 def test_all_threads_of_a_team_are_asked_for_and_fewer_may_come(layer: PackedLinear):
-    """Asked for fewer than PyTorch's operations use, its library ends the others, and starts them again for the next."""
+    """Asked for fewer than PyTorch's operations use, its library ends the others and starts them again for the next."""
     asked: list[int] = []
     work_of = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
