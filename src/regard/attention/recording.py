@@ -180,10 +180,10 @@ class record(Mapping[str, list[Rows]]):  # noqa: N801 - used like a function: wi
 
             def asked(some: tuple[int, ...]) -> Tensor | None:
                 """Ask the other kernel, for queries that stand one after the other."""
-                seen = _aligned(band, some[-1] + keys - length, keys)
-                if own is None or bias is not None or not isinstance(score, DotScore) or band is None or seen is None:
+                if own is None or band is None or bias is not None or not isinstance(score, DotScore):
                     return None
-                if some != tuple(range(some[0], some[0] + len(some))):
+                seen = _aligned(band, some[-1] + keys - length, keys)
+                if seen is None or some != tuple(range(some[0], some[0] + len(some))):
                     return None
                 q_THK, k_SGK = q_NHK[q_start + some[0] : q_start + some[-1] + 1], k_MGK[k_start : k_start + seen]
                 if not is_all:
@@ -232,13 +232,13 @@ def _seen(mask: Mask | None, place: int, keys: int) -> int:
     return keys if ahead < 0 else min(max(place + ahead + 1, 0), keys)
 
 
-def _aligned(band: tuple[int, int] | None, place: int, keys: int) -> int | None:
+def _aligned(band: tuple[int, int], place: int, keys: int) -> int | None:
     """Count the keys up to a place, or all: as many as stand before a kernel that takes the last for the query's place.
 
     None where these are not what queries up to that place see of all keys.
     """
-    if band is None or place + 1 == keys or band == (-1, -1):
-        return None if band is None else keys
+    if place + 1 == keys or band == (-1, -1):
+        return keys
     return place + 1 if band[1] == 0 and place >= 0 else None
 
 
