@@ -123,15 +123,33 @@ def _of_all(own_ND: Tensor) -> tuple[Tensor, int]:
     spread = torch.distributed
     if not (spread.is_available() and spread.is_initialized() and spread.get_world_size() > 1):
         return own_ND, 0
-    from torch.distributed.nn.functional import all_gather
-
     counts = [torch.zeros(1, dtype=torch.int64, device=own_ND.device) for _ in range(spread.get_world_size())]
     spread.all_gather(counts, torch.tensor([len(own_ND)], device=own_ND.device))
     sizes = [int(count) for count in counts]
     # Every process sends as many rows; those that fill up are cut off again.
     filled = torch.cat([own_ND, own_ND.new_zeros(max(sizes) - len(own_ND), own_ND.shape[1])])
-    gathered = [part[:size] for part, size in zip(all_gather(filled), sizes, strict=True)]
-    return torch.cat(list(gathered)), sum(sizes[: spread.get_rank()])
+    gathered = [part[:size] for part, size in zip(_AllGather.apply(filled), sizes, strict=True)]
+    return torch.cat(gathered), sum(sizes[: spread.get_rank()])
+
+
+class _AllGather(torch.autograd.Function):
+    """Rows of every process, as many from each; the gradient of a row is the sum of what all processes have for it.
+
+    PyTorch's own is deprecated, and its graph holds the process group: one whose loss outlives its group ends with the
+    group's threads alive, and now and then one of them ends the process with it.
+    """
+
+    @staticmethod
+    def forward(context: Any, own_ND: Tensor) -> Tensor:
+        all_PND = own_ND.new_empty(torch.distributed.get_world_size(), *own_ND.shape)
+        torch.distributed.all_gather(list(all_PND), own_ND.contiguous())
+        return all_PND
+
+    @staticmethod
+    def backward(context: Any, grad_PND: Tensor) -> Tensor:
+        grad_PND = grad_PND.clone(memory_format=torch.contiguous_format)
+        torch.distributed.all_reduce(grad_PND)
+        return grad_PND[torch.distributed.get_rank()]
 
 
 class ContrastTask(ImageTask):
