@@ -287,7 +287,8 @@ def test_a_draft_reads_nothing_twice_but_what_did_not_come() -> None:
 
 @pytest.mark.parametrize("size", [5, 128, 700, 1003])
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_the_best_are_found_by_chunks(size: int, count: int) -> None:
+def test_the_best_are_found_by_chunks(size: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REGARD_KERNEL", "torch")
     logits_RV = torch.randn(40, size)
     value_RM, token_RM = best(logits_RV, count)
     want = logits_RV.topk(count)

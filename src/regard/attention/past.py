@@ -121,7 +121,11 @@ class Past:
         """
         if self._places is None or self._places[0] is not segments:
             slot_N = segments.sequence_N()
-            self._places = segments, (slot_N, self.lengths_B[slot_N] + segments.positions_N())
+            if segments.form == "uniform" and segments.max_len == 1 and len(segments) == self.slots:
+                place_N = self.lengths_B
+            else:
+                place_N = self.lengths_B[slot_N] + segments.positions_N()
+            self._places = segments, (slot_N, place_N)
         return self._places[1]
 
     def positions_N(self, segments: Segments) -> Tensor:

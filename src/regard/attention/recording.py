@@ -273,16 +273,16 @@ class paused:  # noqa: N801 - used like a function: with paused()
         _active.reset(self._token)
 
 
-def is_watched(site: Site) -> bool:
-    """Say whether a recorder waits for what a layer attends to.
+def is_watched(*sites: Site) -> bool:
+    """Say whether a recorder waits for what one of some layers attends to.
 
     Args:
-        site: The layer.
+        *sites: The layers.
 
     Returns:
         Whether one does, here and now.
     """
-    return any(id(site) in recorder._names for recorder in _active.get())
+    return any(id(site) in recorder._names for recorder in _active.get() for site in sites)
 
 
 def offer(

@@ -207,6 +207,9 @@ class Segments:
         Returns:
             int64, index of the sequence (or slot) of each row.
         """
+        return self.derived("sequence", self._sequence)
+
+    def _sequence(self) -> Tensor:
         if self.form == "ragged":  # by search, not by repeating: its shape is known without waiting for the device
             rows_N = torch.arange(self.num_rows, device=self.lengths_B.device)
             return torch.searchsorted(self.starts_B + self.lengths_B, rows_N, right=True)

@@ -104,16 +104,16 @@ def _chosen(model: nn.Module, heads: Heads, where: str) -> dict[Site, tuple[str,
 _active: ContextVar[tuple[silence, ...]] = ContextVar("regard_silenced", default=())
 
 
-def is_silenced(site: Site) -> bool:
-    """Say whether heads of a layer are silent.
+def is_silenced(*sites: Site) -> bool:
+    """Say whether heads of one of some layers are silent.
 
     Args:
-        site: The layer.
+        *sites: The layers.
 
     Returns:
         Whether some are, here and now.
     """
-    return any(site in one._chosen for one in _active.get())
+    return any(site in one._chosen for one in _active.get() for site in sites)
 
 
 def heard(site: Site | None, context_NHV: Tensor) -> Tensor:

@@ -27,8 +27,7 @@ def log_norms(logits_RV: Tensor) -> Tensor:
     Returns:
         float64, one a row.
     """
-    kernel = native.loaded()
-    if kernel and logits_RV.is_cpu and logits_RV.dtype == torch.float32 and logits_RV.stride(-1) == 1:
+    if (kernel := _kernel(logits_RV)) is not None:
         norms_R = torch.empty(len(logits_RV), dtype=torch.float64)
         kernel.log_norms(
             *(logits_RV.data_ptr(), *logits_RV.shape, logits_RV.stride(0)),
@@ -48,10 +47,17 @@ def _log_norms(logits_RV: Tensor, room_RV: Tensor | None = None) -> Tensor:
     return most_R1[:, 0].double() + sum_R.log_()
 
 
+def _kernel(logits_RV: Tensor) -> native.Kernel | None:
+    """Our own kernels, where they are loaded and serve these scores."""
+    is_served = logits_RV.is_cpu and logits_RV.dtype == torch.float32 and logits_RV.stride(-1) == 1
+    return native.loaded() if is_served else None
+
+
 def best(logits_RV: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Find the best tokens of each row, best first.
 
-    The best of each chunk of the vocabulary come first: the best of all are in the chunks with the best bests.
+    Without our own kernels the best of each chunk of the vocabulary come first: the best of all are in the chunks with
+    the best bests.
 
     Args:
         logits_RV: Scores.
@@ -60,7 +66,14 @@ def best(logits_RV: Tensor, count: int) -> tuple[Tensor, Tensor]:
     Returns:
         Their scores and the tokens, (R, count); of equal bests the first, where one is asked for.
     """
-    size = logits_RV.shape[1]
+    rows, size = logits_RV.shape
+    if 0 < count <= _NEAR and (kernel := _kernel(logits_RV)) is not None:
+        values_RM, tokens_RM = torch.empty(rows, count), torch.empty(rows, count, dtype=torch.int64)
+        kernel.best(
+            *(logits_RV.data_ptr(), rows, size, logits_RV.stride(0), count),
+            *(values_RM.data_ptr(), tokens_RM.data_ptr(), native.threads()),
+        )
+        return values_RM, tokens_RM
     chunks = size // _CHUNK
     if chunks <= 2 * count:
         return tuple(logits_RV.max(-1, keepdim=True)) if count == 1 else tuple(logits_RV.topk(count))  # type: ignore[return-value]

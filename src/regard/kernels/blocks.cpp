@@ -1,4 +1,4 @@
-// A Transformer block over a few new tokens in one call: what stands between its products is as short as a call from
+// Transformer blocks over a few new tokens in one call: what stands between their products is as short as a call from
 // Python, and all of it together would take as long as the products.
 
 #include <algorithm>
@@ -45,6 +45,7 @@ void norm_row(const Norm& norm, const float* x, float* y, int64_t width) {
 
 struct Run {
     const Block& b;
+    const Stores& stores;
     const Step& s;
     int threads;
     std::vector<float>&normed, &projected, &update, &hidden, &gated;
@@ -96,28 +97,28 @@ struct Run {
         for (int64_t row = 0; row < s.rows; ++row) {
             float* one = joint + row * stride;
             if (s.turns) turn(one, a.heads + a.groups, a.key, s.turns + row * a.key);
-            std::memcpy((float*)a.k + s.slot[row] * a.k_slot + s.place[row] * a.k_row, one + queries, 4 * keys);
-            std::memcpy((float*)a.v + s.slot[row] * a.v_slot + s.place[row] * a.v_row, one + queries + keys,
-                        4 * values);
+            std::memcpy(stores.k + s.slot[row] * a.k_slot + s.place[row] * a.k_row, one + queries, 4 * keys);
+            std::memcpy(stores.v + s.slot[row] * a.v_slot + s.place[row] * a.v_row, one + queries + keys, 4 * values);
         }
     }
 
-    const float* attend(const Slots& given, const float* q, int64_t stride) const {
-        Slots a = given;
-        a.q = q, a.q_row = stride, a.q_head = a.key;
+    const float* attend(Slots a, const float* q, int64_t stride, const float* k, const float* v) const {
+        a.q = q, a.q_row = stride, a.q_head = a.key, a.k = k, a.v = v;
         a.y = room(hidden, s.rows * a.heads * a.value);
         regard_slots(&a, threads);
         return a.y;
     }
 
+    // y ← block(y)
     void run() const {
-        std::memcpy(s.y, s.x, sizeof(float) * s.rows * b.width);
         float* joint = product(*b.self_in, before(b.self_norm), projected);
-        keep(joint, b.self_in->outputs);
-        after(b.self_norm, product(*b.self_out, attend(s.self, joint, b.self_in->outputs), update));
+        int64_t stride = b.self_in->outputs;
+        keep(joint, stride);
+        after(b.self_norm, product(*b.self_out, attend(s.self, joint, stride, stores.k, stores.v), update));
         if (b.cross_in) {
-            const float* q = product(*b.cross_in, before(b.cross_norm), projected);
-            after(b.cross_norm, product(*b.cross_out, attend(s.cross, q, b.cross_in->outputs), update));
+            const float *q = product(*b.cross_in, before(b.cross_norm), projected), *k = stores.cross_k;
+            const float* context = attend(s.cross, q, b.cross_in->outputs, k, stores.cross_v);
+            after(b.cross_norm, product(*b.cross_out, context, update));
         }
         const float* x = before(b.mlp_norm);
         float* inner = product(*b.up, x, hidden);
@@ -136,11 +137,13 @@ struct Run {
 
 extern "C" {
 
-// y = block(x), the keys and values of x kept among those that are attended to.
-void regard_block(const Block* block, const Step* step, int threads) {
-    if (!step->rows) return;
+// y = x through one block after the other, of one width, the keys and values of each kept among those that it attends to.
+void regard_blocks(const Block* const* blocks, const Stores* stores, int64_t count, const Step* step, int threads) {
+    if (!step->rows || !count) return;
     thread_local std::vector<float> normed, projected, update, hidden, gated;
-    Run{*block, *step, threads, normed, projected, update, hidden, gated}.run();
+    std::memcpy(step->y, step->x, sizeof(float) * step->rows * blocks[0]->width);
+    for (int64_t i = 0; i < count; ++i)
+        Run{*blocks[i], stores[i], *step, threads, normed, projected, update, hidden, gated}.run();
 }
 
 }  // extern "C"

@@ -1,4 +1,4 @@
-"""A Transformer block over a few new tokens by our own kernel; see ``blocks.cpp``. The structures are ``calls.h``'s.
+"""Transformer blocks over a few new tokens by our own kernel; see ``blocks.cpp``. The structures are ``calls.h``'s.
 
 The kernel checks nothing: all floats are float32, rows and stores lie without gaps, and there are as many rows as slots
 have queries. :mod:`regard.layers.packed_block` sees to that.
@@ -7,6 +7,7 @@ have queries. :mod:`regard.layers.packed_block` sees to that.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 
 from regard.kernels.native import Slots
 
@@ -53,7 +54,7 @@ class Weights(ctypes.Structure):
 
 
 class Step(ctypes.Structure):
-    """What a block is given in one step.
+    """What blocks are given in one step.
 
     Attributes:
         x: float32, (N, D).
@@ -62,7 +63,8 @@ class Step(ctypes.Structure):
         slot: int64, N numbers: the slot of each row's key and value.
         place: int64, N numbers: their place in it.
         turns: float32, (N, K): sines, then cosines, of half a head; null where nothing is rotated.
-        self_slots: What is attended to, the new keys among it; queries and results are the kernel's own.
+        self_slots: What is attended to, the new keys among it; queries and results are the kernel's own, keys and
+            values are each block's.
         cross_slots: Likewise.
     """
 
@@ -72,3 +74,15 @@ class Step(ctypes.Structure):
         *((name, _POINTER) for name in ("slot", "place", "turns")),
         *((name, Slots) for name in ("self_slots", "cross_slots")),
     )
+
+
+def pointers(places: Sequence[int]) -> ctypes.Array[ctypes.c_void_p]:
+    """Lay places in memory out one after the other: those of blocks; or of their keys and values, four for each block.
+
+    Args:
+        places: The places; 0 is none.
+
+    Returns:
+        What the kernel is given.
+    """
+    return (_POINTER * len(places))(*places)

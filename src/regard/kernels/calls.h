@@ -69,14 +69,20 @@ struct Block {
     const Matrix *gate, *up, *down;                           // gate: null where there is none
 };
 
-// What a block is given in one step: new rows, where their keys and values go, and what is attended to.
+// What blocks are given in one step: new rows, where their keys and values go, and what is attended to.
 struct Step {
     const float* x;
     float* y;
     int64_t rows;
     const int64_t *slot, *place;  // of each row's key and value
     const float* turns;           // for each row sines, then cosines, of half a head each; or null
-    Slots self, cross;            // without q and y
+    Slots self, cross;            // without q, k, v and y
+};
+
+// Where one block's keys and values lie.
+struct Stores {
+    float *k, *v;
+    const float *cross_k, *cross_v;  // null where there is no cross-attention
 };
 
 void regard_pack(const Matrix* m, const float* weights, int64_t output_step, int64_t input_step, int threads);
@@ -85,5 +91,5 @@ void regard_slots(const Slots* slots, int threads);
 void regard_sequences(const Sequences* sequences, int threads, Team team);
 void regard_weights(const Sequences* sequence, float* weights, int64_t columns, int threads, Team team);
 void regard_sequences_back(const Sequences* sequences, const Gradients* gradients, int threads, Team team);
-void regard_block(const Block* block, const Step* step, int threads);
+void regard_blocks(const Block* const* blocks, const Stores* stores, int64_t count, const Step* step, int threads);
 }

@@ -113,8 +113,9 @@ class Kernel:
         sequences: (sequences, threads, team or None).
         sequences_back: (sequences, gradients, threads, team or None).
         weights: (one sequence, where they go, keys of a row, threads, team or None).
-        block: (block, step, threads).
+        blocks: (blocks, where the keys and values of each lie, how many, step, threads).
         log_norms: (x, rows, numbers of a row, numbers from row to row, y in float64, threads).
+        best: (x, rows, numbers of a row, numbers from row to row, how many, values, places, threads).
 
     Raises:
         OSError: It cannot be loaded.
@@ -143,12 +144,15 @@ class Kernel:
         self.sequences_back = library.regard_sequences_back
         self.sequences_back.argtypes = [pointer, pointer, ctypes.c_int, pointer]
         self.sequences_back.restype = None
-        self.block = library.regard_block
-        self.block.argtypes = [pointer, pointer, ctypes.c_int]
-        self.block.restype = None
+        self.blocks = library.regard_blocks
+        self.blocks.argtypes = [pointer, pointer, number, pointer, ctypes.c_int]
+        self.blocks.restype = None
         self.log_norms = library.regard_log_norms
         self.log_norms.argtypes = [pointer, number, number, number, pointer, ctypes.c_int]
         self.log_norms.restype = None
+        self.best = library.regard_best
+        self.best.argtypes = [pointer, number, number, number, number, pointer, pointer, ctypes.c_int]
+        self.best.restype = None
         self.huge = library.regard_huge
         self.huge.argtypes = [pointer, number]
         self.huge.restype = None

@@ -51,6 +51,17 @@ inline float sum(Floats x) {
 #endif
 }
 
+// Whether any of some comparisons holds.
+inline bool any(Ints x) {
+#if defined(__AVX512F__)
+    return _mm512_test_epi32_mask((__m512i)x, (__m512i)x) != 0;
+#elif defined(__AVX2__)
+    return !_mm256_testz_si256((__m256i)x, (__m256i)x);
+#else
+    return x[0] | x[1] | x[2] | x[3];
+#endif
+}
+
 #if defined(__AVX2__)
 // The eight columns of eight rows of numbers, moved and not computed with; where there are fewer rows, the last counts
 // several times.

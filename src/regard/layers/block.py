@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol
 
 from torch import Tensor, nn
 
@@ -15,11 +15,35 @@ from regard.layers.drop_path import DropPath
 from regard.layers.mlp import MLP
 from regard.layers.windows import Windows
 
-# Block.extend in another way, given its arguments: what that gives, or None for what it does not serve.
-Own = Callable[
-    [Tensor, Segments, KVCache, KVCache | None, Segments | None, Mask | None, Bias | None],
-    tuple[Tensor, KVCache] | None,
-]
+
+class Own(Protocol):
+    """Another way for blocks to take new tokens than :meth:`Block.extend`."""
+
+    def __call__(
+        self,
+        blocks: Sequence[Block],
+        x_ND: Tensor,
+        segments: Segments,
+        caches: Sequence[KVCache],
+        contexts: Sequence[KVCache | None],
+        context_segments: Segments | None,
+        mask: Mask | None,
+    ) -> tuple[Tensor, list[KVCache]] | None:
+        """Run the first of some blocks, as many as it serves.
+
+        Args:
+            blocks: The blocks.
+            x_ND: As :meth:`Block.extend` is given it.
+            segments: Likewise.
+            caches: Likewise, of each block.
+            contexts: Likewise.
+            context_segments: Likewise.
+            mask: Likewise.
+
+        Returns:
+            What the last of them gives, and their caches; None where it serves not even the first.
+        """
+        ...
 
 
 class Block(nn.Module):
@@ -45,7 +69,7 @@ class Block(nn.Module):
         use_bias: Projections have biases.
 
     Attributes:
-        own: Asked first for new tokens in cached decoding, where it was packed so; else None.
+        own: Asked first by :func:`extend_all`, where the block was packed so; else None.
 
     Raises:
         ConfigError: The norm is neither pre nor post.
@@ -191,10 +215,6 @@ class Block(nn.Module):
         Returns:
             y_ND and the cache with the new tokens.
         """
-        if self.own is not None:
-            found = self.own(x_ND, segments, cache, context, context_segments, mask, bias)
-            if found is not None:
-                return found
         update_ND, cache = self.self_attn.extend(
             self._before(x_ND, self.self_norm), segments, cache, mask=mask, bias=bias
         )
@@ -205,3 +225,41 @@ class Block(nn.Module):
             update_ND = self.cross_attn.read(before_ND, reading, context)
             x_ND = self._after(x_ND, update_ND, self.cross_norm, segments)
         return self._after(x_ND, self.mlp(self._before(x_ND, self.mlp_norm)), self.mlp_norm, segments), cache
+
+
+def extend_all(
+    blocks: Sequence[Block],
+    x_ND: Tensor,
+    segments: Segments,
+    caches: Sequence[KVCache],
+    contexts: Sequence[KVCache] | None = None,
+    context_segments: Segments | None = None,
+) -> tuple[Tensor, tuple[KVCache, ...]]:
+    """Run one block after the other over new tokens, each of which sees those before it in its sequence.
+
+    Args:
+        blocks: The blocks.
+        x_ND: New tokens.
+        segments: How many for each slot of the caches: any numbers where these are empty, the same for each later.
+        caches: Self-attention's past of each block, with one past in common; they grow where there is no room.
+        contexts: Cross-attention's keys and values of each block; None for blocks without.
+        context_segments: Which of the new tokens read the same context: beams of one source.
+
+    Returns:
+        y_ND, and the caches with the new tokens.
+    """
+    grown = caches[0].past.after(segments)
+    caches = [cache.reserve(grown.max_len) for cache in caches]
+    read: Sequence[KVCache | None] = [None] * len(blocks) if contexts is None else contexts
+    done: list[KVCache] = []
+    while (at := len(done)) < len(blocks):
+        block, found = blocks[at], None
+        if block.own is not None:
+            found = block.own(blocks[at:], x_ND, segments, caches[at:], read[at:], context_segments, grown.mask)
+        if found is None:
+            x_ND, cache = block.extend(x_ND, segments, caches[at], read[at], context_segments, mask=grown.mask)
+            done.append(cache)
+        else:
+            x_ND, some = found
+            done += some
+    return x_ND, tuple(done)

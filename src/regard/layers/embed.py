@@ -82,7 +82,8 @@ class Embedding(nn.Module):
         Raises:
             ContextError: A sequence is longer than a learned table.
         """
-        x_ND = nn.functional.embedding(tokens_N, self.weight) * self.scale
+        x_ND = nn.functional.embedding(tokens_N, self.weight)
+        x_ND = x_ND if self.scale == 1.0 else x_ND * self.scale
         if self.kind != "none":
             encoding_ND = self._encode(segments, start, start_B).to(x_ND.dtype)
             x_ND = torch.cat([x_ND, encoding_ND], -1) if self.position_dim else x_ND + encoding_ND

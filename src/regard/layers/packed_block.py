@@ -1,4 +1,4 @@
-"""Steps and prompts of cached decoding through a packed block by our own kernel: one call in the place of some thirty.
+"""Steps and prompts of cached decoding through packed blocks by our own kernel: one call in the place of hundreds.
 
 The kernel checks nothing. Whatever does not look exactly as it expects goes module by module, where it is served or
 refused as ever.
@@ -6,8 +6,11 @@ refused as ever.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from ctypes import addressof
 from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -17,45 +20,42 @@ from torch.nn.modules import module as hooks_of_all
 from regard.attention import KVCache, MultiHeadAttention, Segments
 from regard.attention.backends import static
 from regard.attention.masks import Mask
-from regard.attention.positions import Bias, sinusoidal
+from regard.attention.positions import sinusoidal
 from regard.attention.recording import is_watched
 from regard.attention.silencing import is_silenced
-from regard.kernels import blocks, native, slots
+from regard.kernels import native, slots
+from regard.kernels.blocks import Norm, Step, Weights, pointers
 from regard.layers.block import Block
 from regard.layers.mlp import MLP
 from regard.layers.packed_linear import PANEL, PackedLinear
 
+_is_training, _eps, _chosen = attrgetter("training"), attrgetter("eps"), attrgetter("score", "backend")
 MANY_ROWS = 256  # from here on what lies between the products is worth all of PyTorch's threads
 
 
 @dataclass(frozen=True)
 class _Bound:
-    """What a block consists of, as the kernel is told, and of what that was made."""
+    """Blocks that one call can run, as the kernel is told, and what that was made of."""
 
+    blocks: Sequence[Block]  # of which it can run the first
     parents: tuple[nn.Module, ...]
     children: list[nn.Module | None]
     norms: tuple[nn.Module, ...]
     facts: list[object]
-    modules: tuple[nn.Module, ...]
+    parameters: tuple[Tensor, ...]  # of norms
+    places: list[int]
     hooks: tuple[Any, ...]  # where hooks would be; these stay the same objects
-    sizes: tuple[Any, ...]
-    weights: blocks.Weights | None  # None where the kernel does not serve them
-
-
-@dataclass(frozen=True)
-class _Shared:
-    """What the blocks of one step have in common, and the tensors that have to live as long."""
-
-    step: blocks.Step
-    kept: tuple[Any, ...]
+    drops: tuple[nn.Module, ...]  # what is another in training
+    sites: tuple[MultiHeadAttention, ...]
+    weights: list[Weights]
 
 
 class PackedBlock:
-    """:meth:`regard.layers.block.Block.extend` of a block whose linear layers are packed for our own kernels.
+    """:func:`regard.layers.block.extend_all` of blocks whose linear layers are packed for our own kernels.
 
     It serves as many new tokens for each slot, behind others or first of all, fewer than :data:`MANY_ROWS` at once, in
     float32 without a gradient. It declines what would have to be seen between the products: recorded or silenced
-    attention, hooks, training; and what the kernel does not have: scores that are no scaled dot product, biases, chosen
+    attention, hooks, training; and what the kernel does not have: scores that are no scaled dot product, chosen
     backends, activations, norms and modules of other kinds.
 
     Args:
@@ -72,79 +72,72 @@ class PackedBlock:
 
     def __call__(
         self,
+        blocks: Sequence[Block],
         x_ND: Tensor,
         segments: Segments,
-        cache: KVCache,
-        context: KVCache | None,
+        caches: Sequence[KVCache],
+        contexts: Sequence[KVCache | None],
         context_segments: Segments | None,
         mask: Mask | None,
-        bias: Bias | None,
-    ) -> tuple[Tensor, KVCache] | None:
-        """Run the block over new tokens, as :meth:`regard.layers.block.Block.extend` does.
+    ) -> tuple[Tensor, list[KVCache]] | None:
+        """Run blocks over new tokens: this one, and those behind it that are alike.
 
         Args:
+            blocks: This one, and those behind it.
             x_ND: New tokens.
-            segments: How many for each slot of the cache.
-            cache: Self-attention's past.
-            context: Cross-attention's keys and values; None for a block without.
+            segments: How many for each slot of the caches.
+            caches: Self-attention's past of each.
+            contexts: Cross-attention's keys and values of each; None for a block without.
             context_segments: Which of the new tokens read the same context; None is ``segments``.
             mask: For self-attention.
-            bias: For self-attention's scores.
 
         Returns:
-            y_ND and the cache with the new tokens; None where it does not serve, and nothing has changed.
+            y_ND of the last block that it ran, and the caches of those with the new tokens; None where it serves not
+            even this one, and nothing has changed.
 
         Raises:
             UsageError: The new tokens are not of one sequence for each slot, or the mask does not cover them.
             ContextError: A slot would hold more than its capacity.
         """
         rows, kernel = x_ND.shape[0], native.load()[0]
-        if bias is not None or not cache.past.on_host or not 0 < rows < MANY_ROWS:
+        if not caches[0].past.on_host or not 0 < rows < MANY_ROWS or segments.form != "uniform":
             return None
         if kernel is None or torch.compiler.is_compiling() or (x_ND.requires_grad and torch.is_grad_enabled()):
             return None
-        bound = self._serving()
-        if bound is None or bound.weights is None:
-            return None
-        if x_ND.dtype != torch.float32 or not x_ND.is_cpu or x_ND.shape[1:] != (bound.weights.width,):
-            return None
-        if segments.form != "uniform" or not _fits(cache, self.block.self_attn):
-            return None
         reading = segments if context_segments is None else context_segments
-        if not self._reads(reading, rows, context):
+        bound = self._serving(blocks)
+        if bound is None or (count := _count(bound, reading, rows, caches, contexts)) == 0:
             return None
-        grown = cache.after(segments, rows)
-        shared = self._step(x_ND, segments, cache, grown, reading, context, mask, bound.sizes)
-        if shared is None:
+        if x_ND.dtype != torch.float32 or not x_ND.is_cpu or x_ND.shape[1:] != (bound.weights[0].width,):
             return None
-        step, x_ND = shared.step, x_ND.contiguous()
-        y_ND = x_ND.new_empty(x_ND.shape)
+        grown = [cache.after(segments, rows) for cache in caches[:count]]
+        made = self._step(x_ND, segments, caches[0], grown[0], reading, contexts[0], mask)
+        if made is None:
+            return None
+        step, kept = made
+        x_ND = x_ND.contiguous()
+        y_ND = torch.empty_like(x_ND)
         step.x, step.y = x_ND.data_ptr(), y_ND.data_ptr()
-        step.self_slots.k, step.self_slots.v = grown.k_store.data_ptr(), grown.v_store.data_ptr()
-        if context is not None:
-            step.cross_slots.k, step.cross_slots.v = context.k_store.data_ptr(), context.v_store.data_ptr()
-        kernel.block(addressof(bound.weights), addressof(step), native.threads())
+        stores: list[int] = []
+        for one in chain.from_iterable(zip(grown, contexts)):  # noqa: B905 - as many as it runs
+            stores += (0, 0) if one is None else (one.k_store.data_ptr(), one.v_store.data_ptr())
+        places = pointers([addressof(one) for one in bound.weights[:count]])
+        kernel.blocks(places, pointers(stores), count, addressof(step), native.threads())
+        del kept  # not before: the kernel was given places in it
         return y_ND, grown
 
-    def _serving(self) -> _Bound | None:
-        """Describe the block, anew where it has changed; None where the kernel does not serve it as it is."""
-        bound, block = self._bound, self.block
-        if bound is None or bound.children != _children(bound.parents) or bound.facts != _facts(block, bound.norms):
-            bound = self._bound = _bind(block)
-        if bound.weights is None or any(bound.hooks) or any(module.training for module in bound.modules):
-            return None
-        for site in (block.self_attn, block.cross_attn):
-            if site is not None and (site.score or site.backend or is_watched(site) or is_silenced(site)):
-                return None
+    def _serving(self, blocks: Sequence[Block]) -> _Bound | None:
+        """Describe blocks, anew where they have changed; None where the kernel does not serve even the first."""
+        bound = self._bound
+        if (
+            bound is None
+            or bound.blocks != blocks
+            or bound.children != _children(bound.parents)
+            or bound.facts != _facts(bound.parents, bound.norms)
+            or bound.places != [x.data_ptr() for x in bound.parameters]
+        ):
+            bound = self._bound = _bind(blocks)
         return bound
-
-    def _reads(self, reading: Segments, rows: int, context: KVCache | None) -> bool:
-        """Whether there is a context where the block reads one, and each of its slots has as many of the rows."""
-        cross = self.block.cross_attn
-        if context is None or cross is None:
-            return context is None and cross is None
-        is_even = reading.form == "uniform" and reading.num_rows == rows and len(reading) == context.past.slots
-        return is_even and _fits(context, cross)
 
     def _step(
         self,
@@ -155,37 +148,56 @@ class PackedBlock:
         reading: Segments,
         context: KVCache | None,
         mask: Mask | None,
-        sizes: tuple[Any, ...],
-    ) -> _Shared | None:
-        """Say where new keys go and what is attended to: worked out once for all blocks that are alike."""
+    ) -> tuple[Step, tuple[Any, ...]] | None:
+        """Say where new keys go and what is attended to, and which tensors have to live as long as that counts."""
         attn, cross = self.block.self_attn, self.block.cross_attn
+        slot_N, place_N = cache.past.places(segments)
+        if place_N.shape != x_ND.shape[:1]:  # a tree takes a token a beam
+            return None
+        if mask is not None:
+            longest = max(grown.segments.known_lengths or (), default=0)
+            mask.check(len(segments), attn.num_heads, segments.max_len, longest)
+        read, kept = _read(attn, segments, grown, mask, x_ND)
+        step = Step(0, 0, x_ND.shape[0], slot_N.data_ptr(), place_N.data_ptr(), 0, read)
+        kept = (*kept, slot_N, place_N)
+        if attn.rotary_base is not None:
+            positions_N = cache.positions_N(segments)
+            turns_NK = sinusoidal(positions_N, attn.head_dim, "halves", attn.rotary_base).float().contiguous()
+            step.turns, kept = turns_NK.data_ptr(), (*kept, turns_NK)
+        if cross is not None and context is not None:
+            step.cross_slots, more = _read(cross, reading, context, None, x_ND)
+            kept = (*kept, *more)
+        return step, kept
 
-        def make() -> _Shared | None:
-            slot_N, place_N = cache.past.places(segments)
-            if place_N.shape != x_ND.shape[:1]:  # a tree takes a token a beam
-                return None
-            if mask is not None:
-                longest = max(grown.segments.known_lengths or (), default=0)
-                mask.check(len(segments), attn.num_heads, segments.max_len, longest)
-            read, read_kept = _read(attn, segments, grown, mask, x_ND)
-            step = blocks.Step(0, 0, x_ND.shape[0], slot_N.data_ptr(), place_N.data_ptr(), 0, read)
-            turns_NK = None
-            if attn.rotary_base is not None:
-                positions_N = cache.positions_N(segments)
-                turns_NK = sinusoidal(positions_N, attn.head_dim, "halves", attn.rotary_base).float().contiguous()
-                step.turns = turns_NK.data_ptr()
-            kept: tuple[Any, ...] = (slot_N, place_N, turns_NK, segments, mask, reading, context and context.past)
-            if cross is None or context is None:
-                return _Shared(step, (*kept, read_kept))
-            step.cross_slots, context_kept = _read(cross, reading, context, None, x_ND)
-            return _Shared(step, (*kept, read_kept, context_kept))
 
-        made: dict[Any, _Shared | None] = grown.segments.derived("packed blocks", dict)
-        shapes = grown.k_store.shape, None if context is None else context.k_store.shape
-        key = (id(segments), id(mask), id(reading), id(context and context.past), shapes, sizes)
-        if key not in made:
-            made[key] = make()
-        return made[key]
+def _count(
+    bound: _Bound,
+    reading: Segments,
+    rows: int,
+    caches: Sequence[KVCache],
+    contexts: Sequence[KVCache | None],
+) -> int:
+    """Say how many of the blocks one call can run now."""
+    most, sites = len(bound.weights), bound.sites
+    if (
+        any(bound.hooks)
+        or any(map(_is_training, bound.drops))
+        or any(map(any, map(_chosen, sites)))
+        or is_watched(*sites)
+        or is_silenced(*sites)
+        or (torch.is_grad_enabled() and any(x.requires_grad for x in bound.parameters))
+    ):
+        most = next((at for at, block in enumerate(bound.blocks[:most]) if _is_seen(block)), most)
+    first: tuple[object, ...] | None = None
+    for at in range(most):
+        block, cache, context = bound.blocks[at], caches[at], contexts[at]
+        alike = (cache.past, cache.k_store.shape)
+        alike += () if context is None else (context.past, context.k_store.shape)
+        if not _fits(cache, block.self_attn) or not _reads(block, reading, rows, context):
+            return at
+        if alike != (first := first or alike):
+            return at
+    return most
 
 
 def _fits(cache: KVCache, attn: MultiHeadAttention) -> bool:
@@ -198,56 +210,107 @@ def _fits(cache: KVCache, attn: MultiHeadAttention) -> bool:
 
 def _read(
     attn: MultiHeadAttention, segments: Segments, cache: KVCache, mask: Mask | None, like: Tensor
-) -> tuple[native.Slots, Any]:
+) -> tuple[native.Slots, tuple[Tensor | None, ...]]:
     """Describe what some queries attend to."""
     like_BTHK = like.new_empty(0, 0, attn.num_heads, 0)
     attn_mask, lengths_B = static.limits(like_BTHK, segments, cache.segments, mask)
     seen = cache.segments.max_len
     k_BSGK, v_BSGK = cache.k_BCGK[:, :seen], cache.v_BCGK[:, :seen]
-    # The keys and values are those of the block at hand: they are told at each call, and not kept alive here.
+    # Keys and values are those of each block: where they lie is told at the call.
     found, (_, _, *kept) = slots.describe(segments.max_len, attn.num_heads, k_BSGK, v_BSGK, attn_mask, lengths_B, None)
-    return found, kept
+    return found, tuple(kept)
 
 
-def _children(parents: tuple[nn.Module, ...]) -> list[nn.Module | None]:
-    return [child for parent in parents for child in parent._modules.values()]
+def _reads(block: Block, reading: Segments, rows: int, context: KVCache | None) -> bool:
+    """Whether there is a context where a block reads one, and each of its slots has as many of the rows."""
+    if context is None or block.cross_attn is None:
+        return context is None and block.cross_attn is None
+    is_even = reading.form == "uniform" and reading.num_rows == rows and len(reading) == context.past.slots
+    return is_even and _fits(context, block.cross_attn)
 
 
-def _facts(block: Block, norms: tuple[nn.Module, ...]) -> list[object]:
-    """What else the description is made of: it is compared at each call."""
-    facts: list[object] = [block.pre]
-    for norm in norms:
-        facts.append(norm.eps)
-        for x in norm._parameters.values():
-            facts += () if x is None else (x.data_ptr(), x.requires_grad)
-    return facts
+# What is asked of every block at every call is asked of all at once: the weights that were read since the last call
+# have driven all else from the processor's caches, and a look at each module would cost as much as a product.
 
 
-def _bind(block: Block) -> _Bound:
-    """Look at what a block consists of now."""
-    attn, cross, mlp = block.self_attn, block.cross_attn, block.mlp
-    parents = (block, attn, mlp, *(() if cross is None else (cross,)))
-    children = _children(parents)
-    modules = (*parents, *(child for child in children if child is not None))
-    hooks = [one for module in modules for one in (module._forward_hooks, module._forward_pre_hooks)]
-    hooks += [hooks_of_all._global_forward_hooks, hooks_of_all._global_forward_pre_hooks]
-    kinds = {
-        Block: {type(block)},
-        MultiHeadAttention: {type(attn), *([type(cross)] if cross else [])},
-        MLP: {type(mlp)},
-    }
-    norms = tuple(norm for norm in (block.self_norm, block.cross_norm, block.mlp_norm) if norm is not None)
-    # A class of their own may compute something else, and a parametrized norm has no weights to point at.
-    is_plain = all(found == {kind} for kind, found in kinds.items())
-    is_plain = is_plain and all(type(norm) in (nn.LayerNorm, nn.RMSNorm) for norm in norms)
-    norms = norms if is_plain else ()
-    sites = () if not is_plain else (attn,) if cross is None else (attn, cross)
-    sizes = tuple((one.num_heads, one.num_kv_heads, one.head_dim, one.rotary_base) for one in sites)
-    weights = _described(block) if is_plain else None
-    return _Bound(parents, children, norms, _facts(block, norms), modules, tuple(hooks), sizes, weights)
+def _children(parents: Sequence[nn.Module]) -> list[nn.Module | None]:
+    return list(chain.from_iterable(parent._modules.values() for parent in parents))
 
 
-def _described(block: Block) -> blocks.Weights | None:
+def _facts(parents: Sequence[nn.Module], norms: Sequence[nn.Module]) -> list[object]:
+    """What else the description is made of, but for where numbers lie."""
+    facts: list[object] = [parent.pre for parent in parents if type(parent) is Block]
+    facts += map(_eps, norms)
+    return facts + [id(x) for norm in norms for x in norm._parameters.values()]
+
+
+def _sites(block: Block) -> tuple[MultiHeadAttention, ...]:
+    return (block.self_attn,) if block.cross_attn is None else (block.self_attn, block.cross_attn)
+
+
+def _parts(block: Block) -> tuple[tuple[nn.Module, ...], tuple[nn.Module, ...], tuple[nn.Module, ...]]:
+    """Give the modules that others are in, all modules, and those that are other ones in training."""
+    parents = (block, block.mlp, *_sites(block))
+    modules = (*parents, *(child for child in _children(parents) if child is not None))
+    return parents, modules, (block.dropout, block.drop_path, block.mlp.dropout, *_sites(block))
+
+
+def _hooks(modules: Sequence[nn.Module]) -> list[Any]:
+    hooks: list[Any] = [hooks_of_all._global_forward_hooks, hooks_of_all._global_forward_pre_hooks]
+    return hooks + [one for module in modules for one in (module._forward_hooks, module._forward_pre_hooks)]
+
+
+def _is_seen(block: Block) -> bool:
+    """Whether somebody looks at what is between the products of a block, or has it otherwise than ever."""
+    (_, modules, drops), sites = _parts(block), _sites(block)
+    if any(_hooks(modules)) or any(map(_is_training, drops)) or any(map(any, map(_chosen, sites))):
+        return True
+    takes_gradient = any(x.requires_grad for norm in _norms(block) for x in norm._parameters.values() if x is not None)
+    return is_watched(*sites) or is_silenced(*sites) or (torch.is_grad_enabled() and takes_gradient)
+
+
+def _norms(block: Block) -> list[nn.Module]:
+    return [norm for norm in (block.self_norm, block.cross_norm, block.mlp_norm) if norm is not None]
+
+
+def _bind(blocks: Sequence[Block]) -> _Bound | None:
+    """Look at what blocks consist of now, as far as they are alike and the kernel has what they are."""
+    weights: list[Weights] = []
+    sizes: list[object] = []
+    for block in blocks:
+        described = _described(block) if isinstance(block.own, PackedBlock) and _is_plain(block) else None
+        if described is None:
+            break
+        own: list[object] = [described.width]
+        own += [(one.num_heads, one.num_kv_heads, one.head_dim, one.rotary_base) for one in _sites(block)]
+        if own != (sizes := sizes or own):
+            break
+        weights.append(described)
+    if not weights:
+        return None
+    served = list(blocks[: len(weights)])
+    parts = [_parts(block) for block in served]
+    parents, modules, drops = (tuple(chain.from_iterable(some)) for some in zip(*parts, strict=True))
+    norms = tuple(norm for block in served for norm in _norms(block))
+    parameters = tuple(x for norm in norms for x in norm._parameters.values() if x is not None)
+    return _Bound(
+        *(list(blocks), parents, _children(parents), norms, _facts(parents, norms)),
+        *(parameters, [x.data_ptr() for x in parameters], tuple(_hooks(modules)), drops),
+        *(tuple(chain.from_iterable(map(_sites, served))), weights),
+    )
+
+
+def _is_plain(block: Block) -> bool:
+    """Whether all parts are of the kinds that the kernel has: a class of their own may compute something else."""
+    attn, cross = block.self_attn, block.cross_attn
+    kinds = [(block, Block), (attn, MultiHeadAttention), (block.mlp, MLP)]
+    kinds += [] if cross is None else [(cross, MultiHeadAttention)]
+    # A parametrized norm has no weights to point at, and another class.
+    are_norms = all(type(norm) in (nn.LayerNorm, nn.RMSNorm) for norm in _norms(block))
+    return are_norms and all(type(part) is kind for part, kind in kinds)
+
+
+def _described(block: Block) -> Weights | None:
     """Tell the kernel of a block's weights; None where it does not serve them."""
     attn, cross, mlp = block.self_attn, block.cross_attn, block.mlp
     linears = (attn.joint_proj, attn.out_proj, cross and cross.q_proj, cross and cross.out_proj)
@@ -260,23 +323,23 @@ def _described(block: Block) -> blocks.Weights | None:
     width = attn.out_proj.out_features
     if attn.joint_proj is None or not isinstance(mlp.activation, nn.Identity) or width % PANEL:
         return None
-    norms: list[blocks.Norm] = []
+    norms: list[Norm] = []
     for norm in (block.self_norm, block.cross_norm, block.mlp_norm):
-        described = blocks.Norm() if norm is None else _norm(norm, width)
+        described = Norm() if norm is None else _norm(norm, width)
         if described is None:
             return None
         norms.append(described)
-    return blocks.Weights(block.pre, width, *norms, *addresses)
+    return Weights(block.pre, width, *norms, *addresses)
 
 
-def _norm(norm: nn.Module, width: int) -> blocks.Norm | None:
+def _norm(norm: nn.Module, width: int) -> Norm | None:
     """Tell the kernel of a norm; None where it does not serve it."""
     weight, bias = norm._parameters["weight"], norm._parameters.get("bias")
     for x in (weight, bias):
         if x is None:
             continue
-        if x.dtype != torch.float32 or not x.is_cpu or x.shape != (width,) or x.stride() != (1,) or x.requires_grad:
+        if x.dtype != torch.float32 or not x.is_cpu or x.shape != (width,) or x.stride() != (1,):
             return None
     eps = torch.finfo(torch.float32).eps if norm.eps is None else norm.eps
     pointers = (0 if x is None else x.data_ptr() for x in (weight, bias))
-    return blocks.Norm(type(norm) is nn.RMSNorm, *pointers, eps)
+    return Norm(type(norm) is nn.RMSNorm, *pointers, eps)

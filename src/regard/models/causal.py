@@ -14,7 +14,7 @@ from regard.attention.cache import shared
 from regard.attention.masks import causal
 from regard.attention.past import Past
 from regard.attention.tree import reordered
-from regard.layers.block import Block
+from regard.layers.block import Block, extend_all
 from regard.layers.embed import Embedding
 from regard.models.interface import LanguageModel
 from regard.models.states import Room
@@ -143,12 +143,8 @@ class CausalStack(LanguageModel):
 
     def _extend(self, x_ND: Tensor, segments: Segments, state: StackState) -> tuple[Tensor, StackState]:
         """Run new tokens through the blocks, and keep their keys and values."""
-        caches: list[KVCache] = []
-        past = state.past.after(segments)
-        for block, cache in zip(self._blocks(), state.caches, strict=True):
-            x_ND, cache = block.extend(x_ND, segments, cache.reserve(past.max_len), mask=past.mask)
-            caches.append(cache)
-        return x_ND, replace(state, caches=tuple(caches))
+        x_ND, caches = extend_all(self._blocks(), x_ND, segments, state.caches)
+        return x_ND, replace(state, caches=caches)
 
     def _blocks(self) -> list[Block]:
         return cast(list[Block], list(self.blocks))

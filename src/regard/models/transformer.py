@@ -19,7 +19,7 @@ from regard.attention.masks import causal
 from regard.attention.past import Past
 from regard.attention.tree import reordered
 from regard.errors import ConfigError
-from regard.layers.block import Block
+from regard.layers.block import Block, extend_all
 from regard.layers.embed import Embedding, Positions
 from regard.models.interface import EncoderDecoder, Share, check_share
 from regard.models.states import Room
@@ -245,11 +245,6 @@ class Transformer(EncoderDecoder):
         past, context_past = state.past, state.contexts[0].past
         one = Segments.uniform(past.rows, 1, tokens_R.device)
         x_RD = self.target_embed(tokens_R, one, past.deepest, None if past.even else past.lengths_B)
-        segments = past.new(state.beams)
-        grown, reading = past.after(segments), context_past.new(state.beams)
-        caches: list[KVCache] = []
-        for block, cache, context in zip(self.blocks, state.caches, state.contexts, strict=True):
-            cache = cache.reserve(grown.max_len)
-            x_RD, cache = block.extend(x_RD, segments, cache, context, reading, mask=grown.mask)
-            caches.append(cache)
-        return self.head(self.decoder_norm(x_RD)), replace(state, caches=tuple(caches))
+        segments, reading = past.new(state.beams), context_past.new(state.beams)
+        x_RD, caches = extend_all(self.blocks, x_RD, segments, state.caches, state.contexts, reading)
+        return self.head(self.decoder_norm(x_RD)), replace(state, caches=caches)

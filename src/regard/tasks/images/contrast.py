@@ -140,13 +140,13 @@ class _AllGather(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(context: Any, own_ND: Tensor) -> Tensor:
+    def forward(ctx: Any, own_ND: Tensor) -> Tensor:  # pyrefly: ignore[bad-override]
         all_PND = own_ND.new_empty(torch.distributed.get_world_size(), *own_ND.shape)
         torch.distributed.all_gather(list(all_PND), own_ND.contiguous())
         return all_PND
 
     @staticmethod
-    def backward(context: Any, grad_PND: Tensor) -> Tensor:
+    def backward(ctx: Any, grad_PND: Tensor) -> Tensor:  # pyrefly: ignore[bad-override]
         grad_PND = grad_PND.clone(memory_format=torch.contiguous_format)
         torch.distributed.all_reduce(grad_PND)
         return grad_PND[torch.distributed.get_rank()]
