@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.attention.past import Past
 from regard.attention.segments import Segments, round_up
@@ -123,10 +123,12 @@ class KVCache:
         more = max(round_up(capacity) - self.k_store.shape[1], 0) if capacity > self.k_store.shape[1] else 0
         if not more and not more_slots:
             return self
-        k_store, v_store = (
-            nn.functional.pad(x, (0, 0, 0, 0, 0, more, 0, more_slots)) for x in (self.k_store, self.v_store)
-        )
-        return replace(self, k_store=k_store, v_store=v_store)
+        stores: list[Tensor] = []
+        for x in (self.k_store, self.v_store):
+            y = x.new_zeros(x.shape[0] + more_slots, x.shape[1] + more, *x.shape[2:])
+            y[: self.past.slots, : self.max_len] = x[: self.past.slots, : self.max_len]
+            stores.append(y)
+        return replace(self, k_store=stores[0], v_store=stores[1])
 
     def first(self, count: int) -> KVCache:
         """Keep the first slots only, without copying.

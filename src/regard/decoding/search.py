@@ -147,9 +147,9 @@ class _Search:
         most = most if self.context is None else min(most, self.context)
         longest = max(segments.lengths, default=0)
         if isinstance(self.model, EncoderDecoder):
-            room = Room(lanes, max(limits) + 1, max(limits) + 1, longest)
+            room = Room(lanes, max(limits) + 1, max(limits) + 1, longest, self.options.beam)
         else:
-            room = Room(lanes, most + self.options.speculate, max(limits) + 1)
+            room = Room(lanes, most + self.options.speculate, max(limits) + 1, beams=self.options.beam)
         waiting, group = deque(all_lanes), Group([], None)
         while waiting or group.lanes:
             free = lanes - len(group.lanes)

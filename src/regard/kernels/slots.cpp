@@ -16,6 +16,7 @@ namespace {
 
 constexpr int64_t SMALL = 1 << 15;  // multiplications that are not worth a second thread
 constexpr int64_t NUMBERS = 1 << 14;
+constexpr int64_t FEW = 8;
 
 // A query, its scores, and where its result goes.
 struct Query {
@@ -23,37 +24,74 @@ struct Query {
     float *scores, *y;
 };
 
-// Scores of R queries with the first keys of a slot.
-template <int R>
-void score(const Slots& s, const Query* queries, const float* k, int64_t keys) {
-    int64_t whole = s.key / WIDTH * WIDTH;
-    for (int64_t j = 0; j < keys; ++j, k += s.k_row) {
-        Floats sums[R] = {};
-        for (int64_t i = 0; i < whole; i += WIDTH) {
-            Floats one = *(const Floats*)(k + i);
-#pragma GCC unroll 4
-            for (int r = 0; r < R; ++r) sums[r] += one * *(const Floats*)(queries[r].q + i);
-        }
-#pragma GCC unroll 4
-        for (int r = 0; r < R; ++r) {
-            float total = sum(sums[r]);
-            for (int64_t i = whole; i < s.key; ++i) total += k[i] * queries[r].q[i];
-            queries[r].scores[j] = queries[r].mask ? total * s.scale + queries[r].mask[j] : total * s.scale;
-        }
-    }
+// What is left of products where a head is no whole number of vectors.
+template <int R, int KEYS>
+__attribute__((noinline)) void rest(const Slots& s, const Query* queries, const float* k, int64_t from, float* totals) {
+    for (int r = 0; r < R; ++r)
+        for (int n = 0; n < KEYS; ++n)
+            for (int64_t i = from; i < s.key; ++i) totals[r * KEYS + n] += k[n * s.k_row + i] * queries[r].q[i];
 }
 
-// Make weights of scores: exp(score − the greatest); their sum is given. There is room up to a whole vector behind them.
-float weigh(float* scores, int64_t keys) {
-    float most = -std::numeric_limits<float>::infinity();
-    bool is_lost = true;
-    for (int64_t j = 0; j < keys; ++j) {
-        most = std::max(most, scores[j]);
-        is_lost &= scores[j] == -std::numeric_limits<float>::infinity();
+// Products of R queries and KEYS keys: eight of them have as many sums under way as keep a processor busy.
+template <int R, int KEYS>
+void multiply(const Slots& s, const Query* queries, const float* k, int64_t j) {
+    static_assert(R * KEYS <= 8);
+    int64_t whole = s.key / WIDTH * WIDTH;
+    const float* q[R];
+    for (int r = 0; r < R; ++r) q[r] = queries[r].q;
+    Floats sums[8] = {};
+    for (int64_t i = 0; i < whole; i += WIDTH) {
+        Floats one[KEYS];
+#pragma GCC unroll 8
+        for (int n = 0; n < KEYS; ++n) one[n] = *(const Floats*)(k + n * s.k_row + i);
+#pragma GCC unroll 4
+        for (int r = 0; r < R; ++r) {
+            Floats query = *(const Floats*)(q[r] + i);
+#pragma GCC unroll 8
+            for (int n = 0; n < KEYS; ++n) {
+                sums[r * KEYS + n] += one[n] * query;
+                hold(sums[r * KEYS + n]);
+            }
+        }
     }
-    if (is_lost) return 0;
-    if (most == -std::numeric_limits<float>::infinity()) most = 0;  // the others are not numbers
-    for (int64_t j = keys; j % WIDTH; ++j) scores[j] = -std::numeric_limits<float>::infinity();
+    float totals[8];
+    sums_of(sums, totals);
+    if (whole < s.key) rest<R, KEYS>(s, queries, k, whole, totals);
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) std::memcpy(queries[r].scores + j, totals + r * KEYS, sizeof(float) * KEYS);
+}
+
+// Products of R queries with the first keys of a slot.
+template <int R>
+void score(const Slots& s, const Query* queries, const float* k, int64_t keys) {
+    constexpr int KEYS = 8 / R;
+    int64_t j = 0;
+    for (; j + KEYS <= keys; j += KEYS) multiply<R, KEYS>(s, queries, k + j * s.k_row, j);
+    for (; j < keys; ++j) multiply<R, 1>(s, queries, k + j * s.k_row, j);
+}
+
+// Make weights of products: exp(score − the greatest), score = scale · product + mask; their sum is given. There is room up
+// to a whole vector behind them.
+float weigh(float* scores, const float* mask, float scale, int64_t keys) {
+    constexpr float LOST = -std::numeric_limits<float>::infinity();
+    int64_t whole = keys / WIDTH * WIDTH;
+    for (int64_t j = 0; j < whole; j += WIDTH) {
+        Floats score = *(const Floats*)(scores + j) * scale;
+        *(Floats*)(scores + j) = mask ? score + *(const Floats*)(mask + j) : score;
+    }
+    for (int64_t j = whole; j < keys; ++j) scores[j] = mask ? scores[j] * scale + mask[j] : scores[j] * scale;
+    for (int64_t j = keys; j % WIDTH; ++j) scores[j] = LOST;
+    Floats mosts = all(LOST);
+    Ints are_lost = all(LOST) == all(LOST);
+    for (int64_t j = 0; j < keys; j += WIDTH) {
+        Floats score = *(const Floats*)(scores + j);
+        mosts = score > mosts ? score : mosts;  // what is not a number counts in the sum
+        are_lost &= score == all(LOST);
+    }
+    if (!any(~are_lost)) return 0;
+    float most = LOST;
+    for (int i = 0; i < WIDTH; ++i) most = std::max(most, mosts[i]);
+    if (most == LOST) most = 0;  // the others are not numbers
     Floats total = {};
     for (int64_t j = 0; j < keys; j += WIDTH) {
         Floats weight = exp_of(*(Floats*)(scores + j) - most);
@@ -63,12 +101,10 @@ float weigh(float* scores, int64_t keys) {
     return sum(total);
 }
 
-// Weighted sums of the first values of a slot.
-template <int R>
-void collect(const Slots& s, const Query* queries, const float* sums, const float* v, int64_t keys) {
-    constexpr int PARTS = 2;
-    int64_t whole = s.value / (PARTS * WIDTH) * (PARTS * WIDTH);
-    for (int64_t i = 0; i < whole; i += PARTS * WIDTH) {
+// Weighted sums of the first values of a slot, from column i on as far as PARTS vectors go; where they end is given.
+template <int R, int PARTS>
+int64_t collect(const Slots& s, const Query* queries, const float* sums, const float* v, int64_t keys, int64_t i) {
+    for (; i + PARTS * WIDTH <= s.value; i += PARTS * WIDTH) {
         Floats total[R][PARTS] = {};
         const float* at = v + i;
         for (int64_t j = 0; j < keys; ++j, at += s.v_row) {
@@ -82,12 +118,8 @@ void collect(const Slots& s, const Query* queries, const float* sums, const floa
             for (int part = 0; part < PARTS; ++part)
                 *(Floats*)(queries[r].y + i + part * WIDTH) = total[r][part] / sums[r];
     }
-    for (int r = 0; r < R; ++r)
-        for (int64_t i = whole; i < s.value; ++i) {
-            float total = 0;
-            for (int64_t j = 0; j < keys; ++j) total += queries[r].scores[j] * v[j * s.v_row + i];
-            queries[r].y[i] = total / sums[r];
-        }
+    if constexpr (PARTS > 1) return collect<R, PARTS / 2>(s, queries, sums, v, keys, i);
+    return i;
 }
 
 template <int R>
@@ -96,14 +128,20 @@ void some(const Slots& s, Query* queries, const float* k, const float* v, int64_
     float sums[R];
     bool is_lost[R];
     for (int r = 0; r < R; ++r) {
-        sums[r] = weigh(queries[r].scores, keys);
+        sums[r] = weigh(queries[r].scores, queries[r].mask, s.scale, keys);
         is_lost[r] = sums[r] == 0;
         if (is_lost[r]) {
             std::memset(queries[r].scores, 0, sizeof(float) * keys);
             sums[r] = 1;
         }
     }
-    collect<R>(s, queries, sums, v, keys);
+    int64_t done = collect<R, 8 / R>(s, queries, sums, v, keys, 0);
+    for (int r = 0; r < R; ++r)
+        for (int64_t i = done; i < s.value; ++i) {
+            float total = 0;
+            for (int64_t j = 0; j < keys; ++j) total += queries[r].scores[j] * v[j * s.v_row + i];
+            queries[r].y[i] = total / sums[r];
+        }
     for (int r = 0; r < R; ++r)
         if (is_lost[r]) std::memset(queries[r].y, 0, sizeof(float) * s.value);
 }
@@ -151,9 +189,14 @@ LogNorm norm_of(const float* x, int64_t count) {
     for (int j = 0; j < WIDTH; ++j) most = std::max(most, mosts[j]);
     for (int64_t i = whole; i < count; ++i) most = std::max(most, x[i]);
     const float shift = std::isinf(most) && most < 0 ? 0 : most;  // all are impossible, or not numbers
+    // Few are summed as they are, which costs no more than the rounding of their exponentials; these sums in float64.
     Doubles sums = {};
-    for (int64_t i = 0; i < whole; i += WIDTH)
-        sums += __builtin_convertvector(exp_of(*(const Floats*)(x + i) - shift), Doubles);
+    for (int64_t i = 0; i < whole;) {
+        Floats some = {};
+        for (int64_t end = std::min(i + FEW * WIDTH, whole); i < end; i += WIDTH)
+            some += exp_of(*(const Floats*)(x + i) - shift);
+        sums += __builtin_convertvector(some, Doubles);
+    }
     double total = 0;
     for (int j = 0; j < WIDTH; ++j) total += sums[j];
     Floats rest = all(-std::numeric_limits<float>::infinity());

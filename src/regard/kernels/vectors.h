@@ -51,6 +51,25 @@ inline float sum(Floats x) {
 #endif
 }
 
+// The sums of eight vectors.
+inline void sums_of(const Floats (&x)[8], float* y) {
+#if defined(__AVX2__)
+    __m256 a[8];
+    for (int i = 0; i < 8; ++i) {
+#if defined(__AVX512F__)
+        a[i] = _mm256_add_ps(_mm512_castps512_ps256((__m512)x[i]), (__m256)_mm512_extractf64x4_pd((__m512d)x[i], 1));
+#else
+        a[i] = (__m256)x[i];
+#endif
+    }
+    for (int count = 4; count > 1; count /= 2)  // neighbours, within each half of a vector
+        for (int i = 0; i < count; ++i) a[i] = _mm256_hadd_ps(a[2 * i], a[2 * i + 1]);
+    _mm256_storeu_ps(y, _mm256_add_ps(_mm256_permute2f128_ps(a[0], a[1], 0x20), _mm256_permute2f128_ps(a[0], a[1], 0x31)));
+#else
+    for (int i = 0; i < 8; ++i) y[i] = sum(x[i]);
+#endif
+}
+
 // Whether any of some comparisons holds.
 inline bool any(Ints x) {
 #if defined(__AVX512F__)

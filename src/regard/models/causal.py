@@ -111,13 +111,13 @@ class CausalStack(LanguageModel):
 
     def start(self, prompt_N: Tensor, segments: Segments, beams: int, room: Room | None = None) -> StackState:
         longest = max(segments.lengths, default=0)
-        room = Room(len(segments), longest + 16, 16) if room is None else room
+        room = Room(len(segments), longest + 16, 16, beams=beams) if room is None else room
         x_ND = self.embed(prompt_N, segments)
         made = (
             KVCache.empty(len(segments), 0, block.self_attn.num_kv_heads, block.self_attn.head_dim, x_ND)
             for block in self._blocks()
         )
-        caches = shared(tuple(cache.reserve(room.places(beams), room.sources) for cache in made))
+        caches = shared(tuple(cache.reserve(room.places, room.sources) for cache in made))
         _, state = self._extend(x_ND, segments, StackState(caches))
         if beams == 1:
             return state

@@ -18,23 +18,19 @@ class Room:
         tokens: Tokens of a row, its prompt among them.
         new: Of these, tokens that are written.
         source_tokens: Tokens of an encoded source.
+        beams: Rows of a source, now or later.
     """
 
     sources: int
     tokens: int
     new: int
     source_tokens: int = 0
+    beams: int = 1
 
-    def places(self, beams: int) -> int:
-        """Give the places of a source's slot: beams share what they have in common, at worst the prompt alone.
-
-        Args:
-            beams: Rows of a source.
-
-        Returns:
-            Places for all of them.
-        """
-        return self.tokens if beams == 1 else self.tokens + (beams - 1) * self.new + 2 * beams + 8
+    @property
+    def places(self) -> int:
+        """Places of a source's slot: beams share what they have in common, at worst the prompt alone."""
+        return self.tokens if self.beams == 1 else self.tokens + (self.beams - 1) * self.new + 2 * self.beams + 8
 
 
 class DecoderState(Protocol):

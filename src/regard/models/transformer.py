@@ -234,9 +234,9 @@ class Transformer(EncoderDecoder):
 
     def start(self, source_M: Tensor, segments: Segments, beams: int, room: Room | None = None) -> TransformerState:
         memory_MD = self.encode(source_M, segments)
-        room = Room(len(segments), 16, 16) if room is None else room
+        room = Room(len(segments), 16, 16, beams=beams) if room is None else room
         made = [block.start(memory_MD, segments, len(segments)) for block in self.blocks]
-        caches = [cache.reserve(room.places(beams), room.sources) for cache, _ in made]
+        caches = [cache.reserve(room.places, room.sources) for cache, _ in made]
         contexts = [context.reserve(room.source_tokens, room.sources) for _, context in made]
         state = TransformerState(shared(caches), shared(contexts))
         return state if beams == 1 else state.select(torch.arange(len(segments)).repeat_interleave(beams), None)
