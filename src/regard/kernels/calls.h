@@ -85,7 +85,7 @@ struct Stores {
     const float *cross_k, *cross_v;  // null where there is no cross-attention
 };
 
-void regard_pack(const Matrix* m, const float* weights, int64_t output_step, int64_t input_step, int threads);
+void regard_pack(const Matrix* m, const float* weights, int64_t output_step, int64_t input_step, int threads, Team team);
 void regard_linear(const Matrix* m, const float* x, int64_t rows, int64_t stride, float* y, int threads, Team team);
 void regard_slots(const Slots* slots, int threads);
 void regard_sequences(const Sequences* sequences, int threads, Team team);

@@ -108,7 +108,7 @@ class Kernel:
 
     Attributes:
         linear: (matrix, x, rows, numbers from row to row, y, threads, team or None).
-        pack: (matrix, weights, numbers from output to output, and from input to input, threads).
+        pack: (matrix, weights, numbers from output to output, and from input to input, threads, team or None).
         slots: (slots, threads).
         sequences: (sequences, threads, team or None).
         sequences_back: (sequences, gradients, threads, team or None).
@@ -130,7 +130,7 @@ class Kernel:
         self.linear.argtypes = [pointer, pointer, number, number, pointer, ctypes.c_int, pointer]
         self.linear.restype = None
         self.pack = library.regard_pack
-        self.pack.argtypes = [pointer, pointer, number, number, ctypes.c_int]
+        self.pack.argtypes = [pointer, pointer, number, number, ctypes.c_int, pointer]
         self.pack.restype = None
         self.slots = library.regard_slots
         self.slots.argtypes = [pointer, ctypes.c_int]

@@ -707,13 +707,9 @@ void pack_panel(const Matrix& m, const float* weights, int64_t output_step, int6
 extern "C" {
 
 // Lay weights out as m says, into m's own, and find the scales of int8; outputs and inputs lie some numbers apart.
-void regard_pack(const Matrix* m, const float* weights, int64_t output_step, int64_t input_step, int threads) {
-    int64_t panels = panels_of(*m);
-    threads = (int)std::max<int64_t>(std::min<int64_t>(threads, panels), 1);
-    Threads::run(threads, [&](int number) {
-        for (int64_t panel = share(panels, number, threads); panel < share(panels, number + 1, threads); ++panel)
-            pack_panel(*m, weights, output_step, input_step, panel);
-    });
+void regard_pack(const Matrix* m, const float* weights, int64_t output_step, int64_t input_step, int threads, Team team) {
+    take_all(panels_of(*m), threads, team,
+             [&](int64_t panel) { pack_panel(*m, weights, output_step, input_step, panel); });
 }
 
 // y = act(x Wᵀ + b): rows of x are stride numbers apart, those of y as many as there are outputs.

@@ -82,7 +82,7 @@ class PackedLinear(nn.Module):
         if kernel is None:
             self._fill(weight_OI, inputs)
         else:
-            kernel.pack(self._at, weight_OI.data_ptr(), *weight_OI.stride(), native.threads())
+            kernel.pack(self._at, weight_OI.data_ptr(), *weight_OI.stride(), native.threads(), native.team())
         self.error = 0.0 if precision == "fp32" else self._measured(weight_OI)
 
     @torch.no_grad()
