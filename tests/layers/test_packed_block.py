@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -199,6 +200,29 @@ def test_blocks_that_turn_otherwise_take_calls_of_their_own(served: list[int]):
     for block in some:
         x_ND, _ = block.extend(x_ND, four, KVCache.empty(1, 16, 4, 16, x_ND), mask=masks.causal())
     torch.testing.assert_close(found, x_ND, rtol=0, atol=1e-5)
+
+
+def test_contexts_that_are_not_alike_take_calls_of_their_own(served: list[int]):
+    some = blocks(built("transformer"))
+    torch.manual_seed(3)
+    x_ND, memory_MD, lengths = torch.randn(2, 64), torch.randn(5, 64), Segments.ragged([2, 3])
+    one = Segments.uniform(2, 1, x_ND.device)
+    (first, context), (second, other) = (block.start(memory_MD, lengths, 2) for block in some)
+    other = replace(other.reserve(32), past=context.past)
+    second = replace(second, past=first.past)
+    found, _ = extend_all(some, x_ND, one, [first, second], [context, other], one)
+    assert served == [1, 1]
+    for block, read in zip(some, (context, other), strict=True):
+        x_ND, _ = block.extend(x_ND, one, KVCache.empty(2, 16, 4, 16, x_ND), read, one, mask=masks.causal())
+    torch.testing.assert_close(found, x_ND, rtol=0, atol=1e-5)
+
+
+def test_each_block_has_its_cache():
+    model = built()
+    cache = KVCache.empty(1, 16, 4, 16, torch.empty(0))
+    for caches in ([cache], [cache] * 3):
+        with pytest.raises(ValueError, match="zip"):
+            extend_all(blocks(model), torch.randn(1, 64), Segments.uniform(1, 1, torch.device("cpu")), caches)
 
 
 # ------------------------------------------------------------------------------------------------- what it leaves alone
@@ -441,6 +465,41 @@ def _other_mlp(block: Block) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("base", [7.0, None])
+def test_another_rotation_counts(base: float | None, place: int):
+    model = built("llama")
+    before = steps(model)
+    blocks(model)[place].self_attn.rotary_base = base
+    wanted = steps(alone(model))
+    torch.testing.assert_close(steps(model), wanted, rtol=0, atol=1e-5 * float(wanted.abs().max()))
+    assert float((wanted - before).abs().max()) > 1e-3
+
+
+def test_who_is_asked_may_change(served: list[int]):
+    model = built()
+    wanted = steps(model, count=1)
+    served.clear()
+    own, blocks(model)[1].own = blocks(model)[1].own, None
+    torch.testing.assert_close(steps(model, count=1), wanted, rtol=0, atol=1e-4)
+    assert served == [0, 1]
+    blocks(model)[1].own = own
+    torch.testing.assert_close(steps(model, count=1), wanted, rtol=0, atol=1e-4)
+    assert sum(served[2:]) == 2
+
+
+def test_what_was_seen_is_let_go():
+    model = built()
+    steps(model, count=1)
+    with record(model):
+        steps(model, count=1)
+    gone = weakref.ref(blocks(model)[1])
+    model.blocks[1] = copy.deepcopy(blocks(model)[1])
+    steps(model, count=1)
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.parametrize("place", [0, 1])
 @pytest.mark.parametrize("change", [_new_norm, _new_weight, _moved_weight, _written_weight, _other_eps, _other_mlp])
 def test_changed_parts_count(change: Callable[[Block], None], place: int, served: list[int]):
     model = built()
@@ -463,6 +522,7 @@ def test_parts_that_are_not_packed_go_module_by_module(served: list[int]):
         lambda block: setattr(block.self_attn, "joint_proj", None),
         lambda block: setattr(block, "mlp", nn.Sequential(block.mlp)),
         lambda block: setattr(block, "mlp_norm", type("Other", (nn.LayerNorm,), {})(64)),
+        lambda block: setattr(block, "dropout", type("Other", (nn.Dropout,), {})(0.0)),
         lambda block: setattr(block.mlp_norm, "weight", nn.Parameter(torch.ones(64, 2)[:, 0], requires_grad=False)),
     ):
         other = copy.deepcopy(model)

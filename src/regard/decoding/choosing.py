@@ -19,7 +19,8 @@ _NEAR = 64  # of the most probable tokens, so many are looked at first: nearly e
 def log_norms(logits_RV: Tensor) -> Tensor:
     """Compute log Σ exp, which turns scores into log-probabilities.
 
-    The sum is one of float64, so that adding up hundreds of steps rounds the same in any batch.
+    Sums of a few exponentials are added up in float64, in an order that does not depend on the batch: so adding up
+    hundreds of steps rounds the same in any.
 
     Args:
         logits_RV: Scores.
@@ -67,7 +68,7 @@ def best(logits_RV: Tensor, count: int) -> tuple[Tensor, Tensor]:
         Their scores and the tokens, (R, count); of equal bests the first, where one is asked for.
     """
     rows, size = logits_RV.shape
-    if 0 < count <= _NEAR and (kernel := _kernel(logits_RV)) is not None:
+    if 0 < count <= min(_NEAR, size) and (kernel := _kernel(logits_RV)) is not None:
         values_RM, tokens_RM = torch.empty(rows, count), torch.empty(rows, count, dtype=torch.int64)
         kernel.best(
             *(logits_RV.data_ptr(), rows, size, logits_RV.stride(0), count),

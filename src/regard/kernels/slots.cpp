@@ -1,5 +1,5 @@
-// Attention of a few queries into the slots of a cache, and the normalizers of scores: what a step of decoding does beside
-// its products.
+// Attention of a few queries into the slots of a cache, and the normalizers and the best of scores: what a step of decoding
+// does beside its products.
 
 #include <algorithm>
 #include <cmath>
@@ -246,7 +246,7 @@ void regard_slots(const Slots* slots, int threads) {
     });
 }
 
-// log Σ exp of each row, its sum in float64.
+// log Σ exp of each row.
 void regard_log_norms(const float* x, int64_t rows, int64_t count, int64_t stride, double* y, int threads) {
     // Parts of a row whatever the threads, so that the sum is the same.
     const int64_t parts = std::max<int64_t>((count + NUMBERS - 1) / NUMBERS, 1);

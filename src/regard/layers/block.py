@@ -69,7 +69,7 @@ class Block(nn.Module):
         use_bias: Projections have biases.
 
     Attributes:
-        own: Asked first by :func:`extend_all`, where the block was packed so; else None.
+        own: Asked by :func:`extend_all` before the block and those behind it run, where it was packed so; else None.
 
     Raises:
         ConfigError: The norm is neither pre nor post.
@@ -249,8 +249,10 @@ def extend_all(
         y_ND, and the caches with the new tokens.
     """
     grown = caches[0].past.after(segments)
-    caches = [cache.reserve(grown.max_len) for cache in caches]
-    read: Sequence[KVCache | None] = [None] * len(blocks) if contexts is None else contexts
+    caches = [cache.reserve(grown.max_len) for _, cache in zip(blocks, caches, strict=True)]
+    read: list[KVCache | None] = [None] * len(blocks)
+    if contexts is not None:
+        read = [context for _, context in zip(blocks, contexts, strict=True)]
     done: list[KVCache] = []
     while (at := len(done)) < len(blocks):
         block, found = blocks[at], None

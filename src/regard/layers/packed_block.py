@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from ctypes import addressof
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from operator import attrgetter
 from typing import Any
@@ -26,10 +26,12 @@ from regard.attention.silencing import is_silenced
 from regard.kernels import native, slots
 from regard.kernels.blocks import Norm, Step, Weights, pointers
 from regard.layers.block import Block
+from regard.layers.drop_path import DropPath
 from regard.layers.mlp import MLP
 from regard.layers.packed_linear import PANEL, PackedLinear
 
 _is_training, _eps, _chosen = attrgetter("training"), attrgetter("eps"), attrgetter("score", "backend")
+_sizes = attrgetter("num_heads", "num_kv_heads", "head_dim", "rotary_base")
 MANY_ROWS = 256  # from here on what lies between the products is worth all of PyTorch's threads
 
 
@@ -43,11 +45,10 @@ class _Bound:
     norms: tuple[nn.Module, ...]
     facts: list[object]
     parameters: tuple[Tensor, ...]  # of norms
-    places: list[int]
-    hooks: tuple[Any, ...]  # where hooks would be; these stay the same objects
-    drops: tuple[nn.Module, ...]  # what is another in training
-    sites: tuple[MultiHeadAttention, ...]
+    places: list[object]
+    looked_at: tuple[Any, ...]
     weights: list[Weights]
+    most: int  # blocks that it can run
 
 
 class PackedBlock:
@@ -127,16 +128,26 @@ class PackedBlock:
         return y_ND, grown
 
     def _serving(self, blocks: Sequence[Block]) -> _Bound | None:
-        """Describe blocks, anew where they have changed; None where the kernel does not serve even the first."""
+        """Describe blocks, anew where they have changed; None where the kernel does not serve even the first now."""
         bound = self._bound
+        # Where the first one was not served before, it is looked at alone: of a stack that is seen everywhere, each
+        # block would describe all behind it.
+        if bound is None and not (_is_plain(self.block) and not _is_seen(*_looked_at([self.block]))):
+            return None
         if (
             bound is None
             or bound.blocks != blocks
             or bound.children != _children(bound.parents)
             or bound.facts != _facts(bound.parents, bound.norms)
-            or bound.places != [x.data_ptr() for x in bound.parameters]
+            or bound.places != _places(bound.parameters)
         ):
-            bound = self._bound = _bind(blocks)
+            bound = _bind(blocks)
+        if bound is not None and _is_seen(*bound.looked_at):
+            served = bound.blocks[: bound.most]
+            most = next((at for at, block in enumerate(served) if _is_seen(*_looked_at([block]))), bound.most)
+            self._bound = bound if most else None
+            return replace(bound, most=most) if most else None
+        self._bound = bound
         return bound
 
     def _step(
@@ -177,19 +188,9 @@ def _count(
     caches: Sequence[KVCache],
     contexts: Sequence[KVCache | None],
 ) -> int:
-    """Say how many of the blocks one call can run now."""
-    most, sites = len(bound.weights), bound.sites
-    if (
-        any(bound.hooks)
-        or any(map(_is_training, bound.drops))
-        or any(map(any, map(_chosen, sites)))
-        or is_watched(*sites)
-        or is_silenced(*sites)
-        or (torch.is_grad_enabled() and any(x.requires_grad for x in bound.parameters))
-    ):
-        most = next((at for at, block in enumerate(bound.blocks[:most]) if _is_seen(block)), most)
+    """Say how many of the blocks one call can run with these caches."""
     first: tuple[object, ...] | None = None
-    for at in range(most):
+    for at in range(bound.most):
         block, cache, context = bound.blocks[at], caches[at], contexts[at]
         alike = (cache.past, cache.k_store.shape)
         alike += () if context is None else (context.past, context.k_store.shape)
@@ -197,7 +198,7 @@ def _count(
             return at
         if alike != (first := first or alike):
             return at
-    return most
+    return bound.most
 
 
 def _fits(cache: KVCache, attn: MultiHeadAttention) -> bool:
@@ -239,38 +240,60 @@ def _children(parents: Sequence[nn.Module]) -> list[nn.Module | None]:
 
 def _facts(parents: Sequence[nn.Module], norms: Sequence[nn.Module]) -> list[object]:
     """What else the description is made of, but for where numbers lie."""
-    facts: list[object] = [parent.pre for parent in parents if type(parent) is Block]
+    facts: list[object] = []
+    for parent in parents:
+        if type(parent) is Block:
+            facts += (parent.pre, parent.own)
+        elif type(parent) is MultiHeadAttention:
+            facts.append(_sizes(parent))
     facts += map(_eps, norms)
     return facts + [id(x) for norm in norms for x in norm._parameters.values()]
+
+
+def _places(parameters: Sequence[Tensor]) -> list[object]:
+    return [one for x in parameters for one in (x.data_ptr(), x.dtype)]
 
 
 def _sites(block: Block) -> tuple[MultiHeadAttention, ...]:
     return (block.self_attn,) if block.cross_attn is None else (block.self_attn, block.cross_attn)
 
 
-def _parts(block: Block) -> tuple[tuple[nn.Module, ...], tuple[nn.Module, ...], tuple[nn.Module, ...]]:
-    """Give the modules that others are in, all modules, and those that are other ones in training."""
-    parents = (block, block.mlp, *_sites(block))
-    modules = (*parents, *(child for child in _children(parents) if child is not None))
-    return parents, modules, (block.dropout, block.drop_path, block.mlp.dropout, *_sites(block))
-
-
-def _hooks(modules: Sequence[nn.Module]) -> list[Any]:
-    hooks: list[Any] = [hooks_of_all._global_forward_hooks, hooks_of_all._global_forward_pre_hooks]
-    return hooks + [one for module in modules for one in (module._forward_hooks, module._forward_pre_hooks)]
-
-
-def _is_seen(block: Block) -> bool:
-    """Whether somebody looks at what is between the products of a block, or has it otherwise than ever."""
-    (_, modules, drops), sites = _parts(block), _sites(block)
-    if any(_hooks(modules)) or any(map(_is_training, drops)) or any(map(any, map(_chosen, sites))):
-        return True
-    takes_gradient = any(x.requires_grad for norm in _norms(block) for x in norm._parameters.values() if x is not None)
-    return is_watched(*sites) or is_silenced(*sites) or (torch.is_grad_enabled() and takes_gradient)
-
-
 def _norms(block: Block) -> list[nn.Module]:
     return [norm for norm in (block.self_norm, block.cross_norm, block.mlp_norm) if norm is not None]
+
+
+def _parents(blocks: Sequence[Block]) -> tuple[nn.Module, ...]:
+    """The modules that others are in."""
+    return tuple(module for block in blocks for module in (block, block.mlp, *_sites(block)))
+
+
+def _parameters(norms: Sequence[nn.Module]) -> tuple[Tensor, ...]:
+    return tuple(x for norm in norms for x in norm._parameters.values() if x is not None)
+
+
+def _looked_at(blocks: Sequence[Block]) -> tuple[Any, ...]:
+    """Give what tells whether blocks are seen: where hooks are, what is another in training, sites and parameters."""
+    parents = _parents(blocks)
+    modules = (*parents, *(child for child in _children(parents) if child is not None))
+    # Each of these stays the same object, whether something is in it or not.
+    hooks: list[Any] = [hooks_of_all._global_forward_hooks, hooks_of_all._global_forward_pre_hooks]
+    hooks += [one for module in modules for one in (module._forward_hooks, module._forward_pre_hooks)]
+    sites = tuple(chain.from_iterable(map(_sites, blocks)))
+    drops = [module for block in blocks for module in (block.dropout, block.drop_path, block.mlp.dropout)]
+    return tuple(hooks), (*drops, *sites), sites, _parameters([norm for block in blocks for norm in _norms(block)])
+
+
+def _is_seen(
+    hooks: Sequence[Any],
+    drops: Sequence[nn.Module],
+    sites: Sequence[MultiHeadAttention],
+    parameters: Sequence[Tensor],
+) -> bool:
+    """Whether somebody looks at what is between the products of blocks, or has it otherwise than ever."""
+    if any(hooks) or any(map(_is_training, drops)) or any(map(any, map(_chosen, sites))):
+        return True
+    takes_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in parameters)
+    return takes_gradient or is_watched(*sites) or is_silenced(*sites)
 
 
 def _bind(blocks: Sequence[Block]) -> _Bound | None:
@@ -281,22 +304,18 @@ def _bind(blocks: Sequence[Block]) -> _Bound | None:
         described = _described(block) if isinstance(block.own, PackedBlock) and _is_plain(block) else None
         if described is None:
             break
-        own: list[object] = [described.width]
-        own += [(one.num_heads, one.num_kv_heads, one.head_dim, one.rotary_base) for one in _sites(block)]
+        own: list[object] = [described.width, *map(_sizes, _sites(block))]
         if own != (sizes := sizes or own):
             break
         weights.append(described)
     if not weights:
         return None
-    served = list(blocks[: len(weights)])
-    parts = [_parts(block) for block in served]
-    parents, modules, drops = (tuple(chain.from_iterable(some)) for some in zip(*parts, strict=True))
-    norms = tuple(norm for block in served for norm in _norms(block))
-    parameters = tuple(x for norm in norms for x in norm._parameters.values() if x is not None)
+    served = blocks[: len(weights)]
+    parents, norms = _parents(served), tuple(norm for block in served for norm in _norms(block))
+    parameters = _parameters(norms)
     return _Bound(
         *(list(blocks), parents, _children(parents), norms, _facts(parents, norms)),
-        *(parameters, [x.data_ptr() for x in parameters], tuple(_hooks(modules)), drops),
-        *(tuple(chain.from_iterable(map(_sites, served))), weights),
+        *(parameters, _places(parameters), _looked_at(served), weights, len(weights)),
     )
 
 
@@ -305,9 +324,11 @@ def _is_plain(block: Block) -> bool:
     attn, cross = block.self_attn, block.cross_attn
     kinds = [(block, Block), (attn, MultiHeadAttention), (block.mlp, MLP)]
     kinds += [] if cross is None else [(cross, MultiHeadAttention)]
+    if not all(type(part) is kind for part, kind in kinds):
+        return False
+    are_drops = type(block.drop_path) is DropPath and type(block.dropout) is type(block.mlp.dropout) is nn.Dropout
     # A parametrized norm has no weights to point at, and another class.
-    are_norms = all(type(norm) in (nn.LayerNorm, nn.RMSNorm) for norm in _norms(block))
-    return are_norms and all(type(part) is kind for part, kind in kinds)
+    return are_drops and all(type(norm) in (nn.LayerNorm, nn.RMSNorm) for norm in _norms(block))
 
 
 def _described(block: Block) -> Weights | None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from regard.data.augment import AugmentConfig
@@ -146,6 +147,7 @@ class _AllGather(torch.autograd.Function):
         return all_PND
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad_PND: Tensor) -> Tensor:  # pyrefly: ignore[bad-override]
         grad_PND = grad_PND.clone(memory_format=torch.contiguous_format)
         torch.distributed.all_reduce(grad_PND)
