@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from regard.attention import Segments
+from regard.attention import KVCache, Segments
 from regard.data.tokenizer import Tokenizer
 from regard.decoding import DecodeOptions, Draft, decode
 from regard.decoding.choosing import best, draw, log_norms
@@ -62,6 +62,26 @@ def same(some: list[Generation], others: list[Generation]) -> bool:
 
 
 # --------------------------------------------------------------------------------------------------------------- caches
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+@pytest.mark.parametrize("kind", ["plain", "gpt"])
+def test_caches_have_their_room_from_the_start(kind: str, beam: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model: Any = generator().model if kind == "gpt" else translator(kind)
+    grown: list[int] = []
+    reserve = KVCache.reserve
+
+    def watching(cache: KVCache, *sizes: int) -> KVCache:
+        found = reserve(cache, *sizes)
+        grown.append(cache.max_len) if found is not cache else None
+        return found
+
+    monkeypatch.setattr(KVCache, "reserve", watching)
+    options = DecodeOptions(beam=beam, max_extra_tokens=30)
+    decode(model, torch.tensor([1, 2, 3, 4, 5]), Segments.ragged([3, 2]), start_id=1, end_id=(), options=options)
+    assert grown
+    assert not any(length for length in grown if kind == "gpt")  # a translation's contexts may be filled
+    assert len(grown) <= 4
 
 
 @torch.inference_mode()

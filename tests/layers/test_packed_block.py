@@ -487,13 +487,23 @@ def test_who_is_asked_may_change(served: list[int]):
     assert sum(served[2:]) == 2
 
 
+def test_another_block_counts():
+    model, other = built(), built("gpt", "int8")
+    other.blocks[1].mlp_norm.weight.fill_(3.0)
+    before = steps(model)
+    model.blocks[1] = other.blocks[1]
+    wanted = steps(alone(model))
+    torch.testing.assert_close(steps(model), wanted, rtol=0, atol=2e-3 * float(wanted.abs().max()))
+    assert float((wanted - before).abs().max()) > 1e-2
+
+
 def test_what_was_seen_is_let_go():
-    model = built()
+    model = pack(GPT(GPTConfig(23, 64, 3, 4, max_len=64)).eval(), "fp32", "native")
     steps(model, count=1)
     with record(model):
         steps(model, count=1)
-    gone = weakref.ref(blocks(model)[1])
-    model.blocks[1] = copy.deepcopy(blocks(model)[1])
+    gone = weakref.ref(model.blocks[2])
+    model.blocks[2] = copy.deepcopy(model.blocks[2])
     steps(model, count=1)
     gc.collect()
     assert gone() is None
@@ -522,7 +532,7 @@ def test_parts_that_are_not_packed_go_module_by_module(served: list[int]):
         lambda block: setattr(block.self_attn, "joint_proj", None),
         lambda block: setattr(block, "mlp", nn.Sequential(block.mlp)),
         lambda block: setattr(block, "mlp_norm", type("Other", (nn.LayerNorm,), {})(64)),
-        lambda block: setattr(block, "dropout", type("Other", (nn.Dropout,), {})(0.0)),
+        lambda block: setattr(block, "dropout", type("Other", (nn.Dropout,), {})(0.0).eval()),
         lambda block: setattr(block.mlp_norm, "weight", nn.Parameter(torch.ones(64, 2)[:, 0], requires_grad=False)),
     ):
         other = copy.deepcopy(model)

@@ -82,16 +82,13 @@ float weigh(float* scores, const float* mask, float scale, int64_t keys) {
     for (int64_t j = whole; j < keys; ++j) scores[j] = mask ? scores[j] * scale + mask[j] : scores[j] * scale;
     for (int64_t j = keys; j % WIDTH; ++j) scores[j] = LOST;
     Floats mosts = all(LOST);
-    Ints are_lost = all(LOST) == all(LOST);
     for (int64_t j = 0; j < keys; j += WIDTH) {
         Floats score = *(const Floats*)(scores + j);
         mosts = score > mosts ? score : mosts;  // what is not a number counts in the sum
-        are_lost &= score == all(LOST);
     }
-    if (!any(~are_lost)) return 0;
     float most = LOST;
     for (int i = 0; i < WIDTH; ++i) most = std::max(most, mosts[i]);
-    if (most == LOST) most = 0;  // the others are not numbers
+    if (most == LOST) most = 0;  // the sum is 0, or the others are not numbers
     Floats total = {};
     for (int64_t j = 0; j < keys; j += WIDTH) {
         Floats weight = exp_of(*(Floats*)(scores + j) - most);

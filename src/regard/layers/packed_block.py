@@ -142,13 +142,12 @@ class PackedBlock:
             or bound.places != _places(bound.parameters)
         ):
             bound = _bind(blocks)
-        if bound is not None and _is_seen(*bound.looked_at):
-            served = bound.blocks[: bound.most]
-            most = next((at for at, block in enumerate(served) if _is_seen(*_looked_at([block]))), bound.most)
-            self._bound = bound if most else None
-            return replace(bound, most=most) if most else None
         self._bound = bound
-        return bound
+        if bound is None or not _is_seen(*bound.looked_at):
+            return bound
+        served = bound.blocks[: bound.most]
+        most = next((at for at, block in enumerate(served) if _is_seen(*_looked_at([block]))), bound.most)
+        return replace(bound, most=most) if most else None
 
     def _step(
         self,
