@@ -1,0 +1,40 @@
+"""The kernels as a processor with shorter vectors has them: the same tests, with what is compiled for it."""
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from regard.kernels import native
+
+HERE = Path(__file__).parent
+FILES = (HERE / "test_slots.py", HERE / "test_sequences.py", *(HERE.parent / "layers").glob("test_packed*.py"))
+RUN = """
+import sys
+import pytest
+from regard.kernels import native
+
+native._NATIVE = (sys.argv[1],)
+kernel = native.choose("native")
+assert kernel is not None
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-m", "not slow", "-k", "not compil", *sys.argv[2:]]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="its compiler has options of its own")
+def test_vectors_of_four_numbers(tmp_path: Path) -> None:
+    native.choose("native")
+    run = subprocess.run(
+        [sys.executable, "-c", RUN, "-march=x86-64", *map(str, FILES)],
+        env={**os.environ, "REGARD_CACHE": str(tmp_path), "OMP_NUM_THREADS": "2"},
+        capture_output=True,
+        text=True,
+        cwd=HERE.parent.parent,
+        timeout=900,
+    )
+    assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-1000:]
+    assert len(list(tmp_path.rglob("regard-*.so"))) == 1, "all were run with one library"
