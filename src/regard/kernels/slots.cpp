@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t SMALL = 1 << 15;  // multiplications that are not worth a second thread
 constexpr int64_t NUMBERS = 1 << 14;
-constexpr int64_t FEW = 8;
+constexpr int64_t FEW = 8;  // vectors of exponentials that are summed in float32
 
 // A query, its scores, and where its result goes.
 struct Query {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol
+from typing import Literal
 
 from torch import Tensor, nn
 
@@ -15,35 +15,12 @@ from regard.layers.drop_path import DropPath
 from regard.layers.mlp import MLP
 from regard.layers.windows import Windows
 
-
-class Own(Protocol):
-    """Another way for blocks to take new tokens than :meth:`Block.extend`."""
-
-    def __call__(
-        self,
-        blocks: Sequence[Block],
-        x_ND: Tensor,
-        segments: Segments,
-        caches: Sequence[KVCache],
-        contexts: Sequence[KVCache | None],
-        context_segments: Segments | None,
-        mask: Mask | None,
-    ) -> tuple[Tensor, list[KVCache]] | None:
-        """Run the first of some blocks, as many as it serves.
-
-        Args:
-            blocks: The blocks.
-            x_ND: As :meth:`Block.extend` is given it.
-            segments: Likewise.
-            caches: Likewise, of each block.
-            contexts: Likewise.
-            context_segments: Likewise.
-            mask: Likewise.
-
-        Returns:
-            What the last of them gives, and their caches; None where it serves not even the first.
-        """
-        ...
+# The first of some blocks, as many as it serves, in another way, given what Block.extend is given, with a cache and a
+# context for each: what the last of them gives, and their caches; or None where it serves not even the first.
+Own = Callable[
+    [Sequence["Block"], Tensor, Segments, Sequence[KVCache], Sequence[KVCache | None], Segments | None, Mask | None],
+    tuple[Tensor, list[KVCache]] | None,
+]
 
 
 class Block(nn.Module):

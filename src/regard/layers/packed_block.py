@@ -120,7 +120,7 @@ class PackedBlock:
         y_ND = torch.empty_like(x_ND)
         step.x, step.y = x_ND.data_ptr(), y_ND.data_ptr()
         stores: list[int] = []
-        for one in chain.from_iterable(zip(grown, contexts)):  # noqa: B905 - as many as it runs
+        for one in chain.from_iterable(zip(grown, contexts[:count], strict=True)):
             stores += (0, 0) if one is None else (one.k_store.data_ptr(), one.v_store.data_ptr())
         places = pointers([addressof(one) for one in bound.weights[:count]])
         kernel.blocks(places, pointers(stores), count, addressof(step), native.threads())
