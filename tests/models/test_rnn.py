@@ -11,6 +11,7 @@ from regard.attention import Segments
 from regard.errors import ConfigError, DataError, UsageError
 from regard.layers.cells import GRU, LSTM, Cell, Elman, unroll
 from regard.layers.recurrent import Recurrent, StateAttention, Times
+from regard.models.registry import family
 from regard.models.rnn import RNN, RNNConfig
 
 CELLS = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
@@ -86,6 +87,31 @@ def test_under_autocast_states_keep_the_weights_precision(cell: str) -> None:
     exact, _ = ours(x_BTD.flatten(0, 1), Segments.uniform(3, 4))
     wanted = torch.autograd.grad(exact.sum(), ours.layers.weight_hh_l0)[0]
     assert torch.allclose(gradient, wanted, atol=0.02 * float(wanted.abs().max()))
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+@pytest.mark.parametrize("config", family("rnn").tiny)
+def test_under_autocast_models_train_and_step(config: RNNConfig, device: str) -> None:
+    """Linear layers give narrow states to start from there; a recurrence has its weights' precision all the same."""
+    model = RNN(replace(config, dropout=0.0)).to(device)
+    source_M, target_N = (torch.randint(5, 23, (7,), device=device) for _ in range(2))
+    segments = Segments.ragged([4, 3], device), Segments.ragged([2, 5], device)
+    found: dict[bool, tuple[Tensor, Tensor]] = {}
+    for is_narrow in (False, True):
+        with torch.autocast(device, torch.bfloat16, enabled=is_narrow):
+            y_ND = model(source_M, segments[0], target_N, segments[1])
+            state, steps = model.start(source_M, segments[0], 1), []
+            for time in range(2):
+                scores_BV, state = model.step(target_N[[time, 2 + time]], state)
+                steps.append(scores_BV)
+            whole_NV = model.head(y_ND)
+        gradients = torch.autograd.grad(whole_NV.float().square().sum(), list(model.parameters()))
+        gradient = torch.cat([one.flatten() for one in gradients])
+        assert {part.dtype for part in state.state} == {torch.float32}
+        torch.testing.assert_close(torch.cat(steps), whole_NV[[0, 2, 1, 3]], atol=3e-2 if is_narrow else 1e-5, rtol=0)
+        found[is_narrow] = whole_NV.float(), gradient
+    for narrow, exact in zip(found[True], found[False], strict=True):
+        assert (narrow - exact).norm() <= 0.05 * exact.norm()
 
 
 def test_dropout_between_layers_in_training_alone() -> None:

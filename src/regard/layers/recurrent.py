@@ -78,13 +78,12 @@ class Recurrent(nn.Module):
         return eagerly(self._run)(x_ND, segments, state)
 
     def _run(self, x_ND: Tensor, segments: Segments, state: State | None) -> tuple[Tensor, State]:
-        times = Times.of(segments)
+        times, w_h = Times.of(segments), self._weights(0)[1]
         if state is None:
             shape = (self.layers.num_layers * self.directions, len(segments), self.layers.hidden_size)
-            w_h = self._weights(0)[1]
             state = tuple(w_h.new_zeros(shape) for _ in range(self.num_parts))
         else:
-            state = tuple(part[:, times.order_B] for part in state)
+            state = tuple(part[:, times.order_B].to(w_h.dtype) for part in state)
         run = self._run_packed if x_ND.is_cuda else self._run_unrolled
         h_ND, last = run(times.by_time(x_ND), times, state)
         return times.by_sequence(h_ND), tuple(part[:, times.back_B] for part in last)
@@ -104,8 +103,9 @@ class Recurrent(nn.Module):
         """
         if self.directions == 2:
             raise UsageError("a step of a bidirectional layer", where="Recurrent.step", mend="run whole sequences")
+        dtype = self._weights(0)[1].dtype  # under autocast, what linear layers make of a state is narrower
         with self._exact(x_BD):
-            return self._step(x_BD.to(state[0].dtype), state)
+            return self._step(x_BD.to(dtype), tuple(part.to(dtype) for part in state))
 
     def _exact(self, x: Tensor) -> torch.autocast:
         """Leave autocast: what a recurrence rounds, it rounds at every time (and cuDNN's would be float16)."""
