@@ -18,7 +18,8 @@ import pytest
 import torch
 
 from regard.attention import recording
-from regard.attention.backends import dense
+from regard.attention.backends import dense, static
+from regard.layers import cells
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -67,8 +68,8 @@ def browser() -> Iterator["Browser"]:
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
-    """Start every test from the same random state, and with PyTorch's attention, whatever ran before it."""
-    dense.own = recording.own = None
+    """Start every test from the same random state, and without kernels of our own, whatever ran before it."""
+    dense.own = static.own = recording.own = cells.own = None
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)

@@ -11,7 +11,10 @@ import pytest
 from regard.kernels import native
 
 HERE = Path(__file__).parent
-FILES = (HERE / "test_slots.py", HERE / "test_sequences.py", *(HERE.parent / "layers").glob("test_packed*.py"))
+FILES = (
+    *(HERE / f"test_{name}.py" for name in ("slots", "sequences", "recurrences")),
+    *(HERE.parent / "layers").glob("test_packed*.py"),
+)
 RUN = """
 import sys
 import pytest

@@ -20,7 +20,7 @@ from regard.attention import MultiHeadAttention, Segments, attend, masks, positi
 from regard.attention.backends import dense
 from regard.attention.masks import Mask
 from regard.kernels import native, sequences
-from regard.layers.own_attention import attend_by_kernels, attends_on_cpu
+from regard.layers.own_kernels import can_use_own_kernels, use_own_kernels
 from regard.layers.packed import pack, ready
 from regard.layers.packed_linear import PackedLinear
 from regard.models.gpt import GPT, GPTConfig
@@ -600,12 +600,12 @@ def test_training_on_a_cpu_has_the_kernels_attend(monkeypatch: pytest.MonkeyPatc
     with torch.device("meta"):
         quicken(MultiHeadAttention(8, 2))
     assert dense.own is None
-    assert not attends_on_cpu(nn.Linear(2, 2))
+    assert not can_use_own_kernels(nn.Linear(2, 2))
     quicken(MultiHeadAttention(8, 2))
     assert dense.own is sequences.attend
     monkeypatch.setattr(dense, "own", None)
     monkeypatch.setenv("REGARD_KERNEL", "torch")
-    assert attend_by_kernels() is None
+    assert use_own_kernels() is None
     assert dense.own is None
 
 

@@ -85,11 +85,33 @@ struct Stores {
     const float *cross_k, *cross_v;  // null where there is no cross-attention
 };
 
+// A recurrence in one or both directions, without gaps: tokens time by time, at each time the longest sequences first.
+struct Recurrence {
+    int64_t cell, directions, sequences, hidden, times;  // cell: 0 Elman, 1 GRU, 2 LSTM
+    const int64_t* sizes;           // how many sequences have a token at each time; none has fewer than the next
+    const float* x;                 // (directions, tokens, gates): what inputs give to them
+    const float *weights, *bias;    // (directions, gates, hidden), (directions, gates): from states to gates
+    const float *start_h, *start_c; // (directions, sequences, hidden); c of LSTMs alone, as below
+    float *h, *c;                   // (directions, tokens, hidden)
+    float *last_h, *last_c;         // (directions, sequences, hidden)
+    float* kept;                    // (directions, tokens, of GRU 4, of LSTM 5 · hidden), for gradients; or null
+};
+
+// The gradient of h, and where those of what inputs and states gave to the gates go; both are one but for a GRU. start_h and
+// start_c hold the gradients of the last states, and then those of the first.
+struct RecurrenceGradients {
+    const float* h;
+    float *x, *gates;
+    float *start_h, *start_c;
+};
+
 void regard_pack(const Matrix* m, const float* weights, int64_t output_step, int64_t input_step, int threads, Team team);
 void regard_linear(const Matrix* m, const float* x, int64_t rows, int64_t stride, float* y, int threads, Team team);
 void regard_slots(const Slots* slots, int threads);
 void regard_sequences(const Sequences* sequences, int threads, Team team);
 void regard_weights(const Sequences* sequence, float* weights, int64_t columns, int threads, Team team);
 void regard_sequences_back(const Sequences* sequences, const Gradients* gradients, int threads, Team team);
+void regard_recurrence(const Recurrence* r, int threads, Team team);
+void regard_recurrence_back(const Recurrence* r, const RecurrenceGradients* gradients, int threads, Team team);
 void regard_blocks(const Block* const* blocks, const Stores* stores, int64_t count, const Step* step, int threads);
 }

@@ -32,7 +32,9 @@ from regard.places import cache_folder
 from regard.sharing import openmp_libraries
 
 FOLDER = Path(__file__).parent
-SOURCES = tuple(FOLDER / name for name in ("products.cpp", "slots.cpp", "sequences.cpp", "blocks.cpp"))
+SOURCES = tuple(
+    FOLDER / name for name in ("products.cpp", "slots.cpp", "sequences.cpp", "recurrences.cpp", "blocks.cpp")
+)
 _HEADERS = tuple(FOLDER / name for name in ("calls.h", "threads.h", "vectors.h"))
 HUGE_BYTES = 1 << 21  # of a huge page; weights that lie in such are read a tenth faster
 
@@ -99,6 +101,26 @@ class Gradients(ctypes.Structure):
     )
 
 
+class Recurrence(ctypes.Structure):
+    """Recurrences side by side, as the kernels see them: tokens time by time, the longest sequence first.
+
+    ``cell`` is 0 for Elman's, 1 for a GRU, 2 for an LSTM; the last alone has the places that end in ``c``. ``kept`` is
+    what gradients need.
+    """
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("cell", "directions", "sequences", "hidden", "times")),
+        *((name, ctypes.c_void_p) for name in ("sizes", "x", "weights", "bias", "start_h", "start_c")),
+        *((name, ctypes.c_void_p) for name in ("h", "c", "last_h", "last_c", "kept")),
+    )
+
+
+class RecurrenceGradients(ctypes.Structure):
+    """The gradient of the states, and where those of the gates' parts go, and of the first states over the last's."""
+
+    _fields_ = tuple((name, ctypes.c_void_p) for name in ("h", "x", "gates", "start_h", "start_c"))
+
+
 class Kernel:
     """The compiled kernels.
 
@@ -113,6 +135,8 @@ class Kernel:
         sequences: (sequences, threads, team or None).
         sequences_back: (sequences, gradients, threads, team or None).
         weights: (one sequence, where they go, keys of a row, threads, team or None).
+        recurrence: (recurrence, threads, team or None).
+        recurrence_back: (recurrence, gradients, threads, team or None).
         blocks: (blocks, where the keys and values of each lie, how many, step, threads).
         log_norms: (x, rows, numbers of a row, numbers from row to row, y in float64, threads).
         best: (x, rows, numbers of a row, numbers from row to row, how many, values, places, threads).
@@ -144,6 +168,12 @@ class Kernel:
         self.sequences_back = library.regard_sequences_back
         self.sequences_back.argtypes = [pointer, pointer, ctypes.c_int, pointer]
         self.sequences_back.restype = None
+        self.recurrence = library.regard_recurrence
+        self.recurrence.argtypes = [pointer, ctypes.c_int, pointer]
+        self.recurrence.restype = None
+        self.recurrence_back = library.regard_recurrence_back
+        self.recurrence_back.argtypes = [pointer, pointer, ctypes.c_int, pointer]
+        self.recurrence_back.restype = None
         self.blocks = library.regard_blocks
         self.blocks.argtypes = [pointer, pointer, number, pointer, ctypes.c_int]
         self.blocks.restype = None

@@ -324,21 +324,6 @@ struct Call {
     float* y;
 };
 
-// So many numbers, a vector at most, filled up with zeros.
-inline Floats read(const float* x, int64_t count) {
-    if (count >= WIDTH) return *(const Floats*)x;
-    Floats y = {};
-    if (count > 0) std::memcpy(&y, x, sizeof(float) * count);
-    return y;
-}
-
-inline void write(Floats x, int64_t count, float* y) {
-    if (count >= WIDTH)
-        *(Floats*)y = x;
-    else if (count > 0)
-        std::memcpy(y, &x, sizeof(float) * count);
-}
-
 // Take a tile's sums to y: added to what is there but for the first inputs; the bias with the last.
 template <int P>
 void give(const Call& c, const float* out, int rows, int64_t row, int64_t panel, bool first, bool last) {

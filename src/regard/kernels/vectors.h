@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 #if defined(__AVX2__)
 #include <immintrin.h>
@@ -37,6 +38,21 @@ inline void hold(Floats& x) {
 #else
     (void)x;
 #endif
+}
+
+// So many numbers, a vector at most, filled up with zeros.
+inline Floats read(const float* x, int64_t count) {
+    if (count >= WIDTH) return *(const Floats*)x;
+    Floats y = {};
+    if (count > 0) std::memcpy(&y, x, sizeof(float) * count);
+    return y;
+}
+
+inline void write(Floats x, int64_t count, float* y) {
+    if (count >= WIDTH)
+        *(Floats*)y = x;
+    else if (count > 0)
+        std::memcpy(y, &x, sizeof(float) * count);
 }
 
 inline float sum(Floats x) {
@@ -129,6 +145,13 @@ inline Floats tanh_of(Floats x) {
     x = x > most ? most : x;
     x = x < least ? least : x;
     return 1.0f - 2.0f / (exp_of(2.0f * x) + 1.0f);
+}
+
+// 1 / (1 + e^−x), to a few units of the last place. NaN stays NaN.
+inline Floats sigmoid_of(Floats x) {
+    const Floats most = all(88.0f);
+    x = -x;
+    return 1.0f / (1.0f + exp_of(x > most ? most : x));
 }
 
 // The chance that a number of the standard normal distribution is above z ≥ 0: e^(−z²/2) · t · q(t) with t = 1 / (1 + 0.23 z),

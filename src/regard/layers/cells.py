@@ -8,6 +8,7 @@ over all tokens gives it. What is sequential by nature, the state and its gradie
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -19,6 +20,9 @@ tanh_backward, sigmoid_backward = torch.ops.aten.tanh_backward.grad_input, torch
 # The parts of a recurrent state: LSTMs have two, h and c, the others h alone.
 State = tuple[Tensor, ...]
 
+# Runs a recurrence instead of what is here, or declines (None): kernels that regard.layers.own_kernels puts here.
+own: Callable[[int, Tensor, Tensor, Tensor, State, Sequence[int]], tuple[Tensor, State] | None] | None = None
+
 
 class Cell(ABC):
     """One step of a recurrence. Everywhere the last dimension is the gates' (G) or the state's (H), any others lead.
@@ -27,11 +31,13 @@ class Cell(ABC):
         num_gates: G / H.
         num_parts: Tensors of a state; the first is h.
         adds: The gates see the sum of what input and state give them, so both have one gradient.
+        number: By which our own kernels know it.
     """
 
     num_gates: ClassVar[int]
     num_parts: ClassVar[int]
     adds: ClassVar[bool]
+    number: ClassVar[int]
 
     @staticmethod
     @abstractmethod
@@ -67,7 +73,7 @@ class Cell(ABC):
 class Elman(Cell):
     """h' = tanh(x + h) (Elman 1990)."""
 
-    num_gates, num_parts, adds = 1, 1, True
+    num_gates, num_parts, adds, number = 1, 1, True, 0
 
     @staticmethod
     def forward(x_BG: Tensor, h_BG: Tensor, before: State) -> tuple[State, State]:
@@ -83,7 +89,7 @@ class Elman(Cell):
 class GRU(Cell):
     """r, z = σ(x + h);  n = tanh(x_n + r · h_n);  h' = n + z · (h − n) (Cho et al. 2014, §2.3)."""
 
-    num_gates, num_parts, adds = 3, 1, False
+    num_gates, num_parts, adds, number = 3, 1, False, 1
 
     @staticmethod
     def forward(x_BG: Tensor, h_BG: Tensor, before: State) -> tuple[State, State]:
@@ -110,7 +116,7 @@ class GRU(Cell):
 class LSTM(Cell):
     """i, f, o = σ(x + h);  g = tanh(x + h);  c' = f · c + i · g;  h' = o · tanh(c') (Hochreiter & Schmidhuber 1997)."""
 
-    num_gates, num_parts, adds = 4, 2, True
+    num_gates, num_parts, adds, number = 4, 2, True, 2
 
     @staticmethod
     def forward(x_BG: Tensor, h_BG: Tensor, before: State) -> tuple[State, State]:
@@ -149,6 +155,10 @@ def unroll(
     Returns:
         h_DNH, in the order of the input, and the parts (D, B, H) of the last state of each sequence.
     """
+    # Under autocast too it runs in the weights' precision: what a recurrence rounds, it rounds at every time.
+    x_DNG = x_DNG.to(w_DGH.dtype)
+    if own is not None and (done := own(cell.number, x_DNG, w_DGH, b_DG, start, sizes)) is not None:
+        return done
     h_DNH, *last = _Unroll.apply(cell, sizes, x_DNG, w_DGH, b_DG, *start)
     return h_DNH, tuple(last)
 
@@ -160,10 +170,9 @@ class _Unroll(torch.autograd.Function):
     def forward(  # pyrefly: ignore[bad-override]
         ctx: Any, cell: type[Cell], sizes: list[int], x_DNG: Tensor, w_DGH: Tensor, b_DG: Tensor, *start: Tensor
     ) -> tuple[Tensor, ...]:
-        # Under autocast too it runs in the weights' precision: what a recurrence rounds, it rounds at every time.
         with torch.autocast(x_DNG.device.type, enabled=False):
-            x_DNG, w_DHG, b_D1G = x_DNG.to(w_DGH.dtype), w_DGH.transpose(1, 2), b_DG[:, None]
-            now: State = tuple(part.to(w_DGH.dtype) for part in start)
+            w_DHG, b_D1G = w_DGH.transpose(1, 2), b_DG[:, None]
+            now: State = start
             last = [part.clone() for part in now]
             states = [x_DNG.new_empty(*x_DNG.shape[:2], part.shape[-1]) for part in now]
             kept_at: list[tuple[Tensor, ...]] = []

@@ -20,7 +20,7 @@ from regard.errors import UsageError
 from regard.kernels.native import Kernel, choose
 from regard.layers.block import Block
 from regard.layers.mlp import ACTIVATIONS, MLP
-from regard.layers.own_attention import attend_by_kernels
+from regard.layers.own_kernels import use_own_kernels
 from regard.layers.packed_block import PackedBlock
 from regard.layers.packed_linear import PANEL, PackedLinear, Precision
 from regard.layers.recurrent import Recurrent
@@ -54,7 +54,7 @@ def pack(model: nn.Module, precision: str = "fp32", kernel: str | None = None) -
         raise UsageError("a model in training mode", where="pack", mend="call model.eval() first")
     if any(not tensor.is_cpu for tensor in (*model.parameters(), *model.buffers())):
         raise UsageError("a model that is not on the CPU", where="pack", mend="move it there, or leave packing out")
-    own = attend_by_kernels(kernel)
+    own = use_own_kernels(kernel)
     model.float().requires_grad_(False)
     made: dict[nn.Linear, PackedLinear] = {}
     places: Counter[nn.Module] = Counter()

@@ -13,7 +13,7 @@ from regard.attention.recording import paused
 from regard.errors import ConfigError
 from regard.layers.block import Block
 from regard.layers.dropout import Dropout
-from regard.layers.own_attention import attend_by_kernels, attends_on_cpu
+from regard.layers.own_kernels import can_use_own_kernels, use_own_kernels
 from regard.layers.relative import RelativeBlock
 
 
@@ -23,8 +23,8 @@ def quicken(model: nn.Module) -> None:
     Args:
         model: The model, where it is trained.
     """
-    if attends_on_cpu(model):
-        attend_by_kernels()
+    if can_use_own_kernels(model):
+        use_own_kernels()
     for module in model.modules():
         if type(module) is nn.Dropout:
             module.__class__ = Dropout
