@@ -33,7 +33,7 @@ constexpr int64_t GROUPS = 32;           // of rows that go through a panel one 
 constexpr int64_t ROW_CHUNK = GROUPS * MOST_ROWS, INPUT_CHUNK = 768;
 constexpr int64_t BLOCK = 16;            // panels that one thread takes at once, at most
 constexpr int64_t LAID_BYTES = 1 << 23;  // of rows that are laid out at once, or one chunk's
-constexpr int64_t WIDENED_ROWS = 12;     // from here on int8 weights are widened before they are multiplied
+constexpr int64_t WIDENED_ROWS = 24;     // from here on int8 weights are widened before they are multiplied
 constexpr int64_t WIDE_CHUNK = 192;      // pairs of inputs whose int8 weights are widened at once
 constexpr int64_t LINE = 64;             // bytes that memory gives at once
 constexpr int64_t AHEAD_BYTES = 1024;    // weights are asked for so far ahead
@@ -112,6 +112,7 @@ TILE tile(const float* x, int64_t stride, const char* weights, int64_t bytes, in
         for (int p = 0; p < P; ++p)
 #pragma GCC unroll 4
             for (int part = 0; part < PARTS; ++part) sum[r][p][part] = Floats{};
+#pragma GCC unroll 2
     for (int64_t k = 0; k < inputs; ++k) {
         Floats w[P][PARTS];
 #pragma GCC unroll 8
@@ -190,6 +191,7 @@ TILE tile_wide(const int32_t* x, const int16_t* wide, int64_t pairs, int32_t* su
     __m256i sum[R][2];
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) sum[r][0] = at[2 * r], sum[r][1] = at[2 * r + 1];
+#pragma GCC unroll 2
     for (int64_t k = 0; k < pairs; ++k) {
         __m256i w = *(const __m256i_u*)(wide + k * 32), v = *(const __m256i_u*)(wide + k * 32 + 16);
 #pragma GCC unroll 16
