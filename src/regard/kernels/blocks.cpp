@@ -57,7 +57,7 @@ struct Run {
 
     float* product(const Matrix& m, const float* x, std::vector<float>& to) const {
         float* y = room(to, s.rows * m.outputs);
-        regard_linear(&m, x, s.rows, m.inputs, y, threads, nullptr);
+        regard::linear(&m, x, s.rows, m.inputs, y, threads, nullptr);
         return y;
     }
 
@@ -105,7 +105,7 @@ struct Run {
     const float* attend(Slots a, const float* q, int64_t stride, const float* k, const float* v) const {
         a.q = q, a.q_row = stride, a.q_head = a.key, a.k = k, a.v = v;
         a.y = room(hidden, s.rows * a.heads * a.value);
-        regard_slots(&a, threads);
+        regard::slots(&a, threads);
         return a.y;
     }
 
@@ -135,10 +135,10 @@ struct Run {
 
 }  // namespace
 
-extern "C" {
+namespace regard {
 
 // y = x through one block after the other, of one width, the keys and values of each kept among those that it attends to.
-void regard_blocks(const Block* const* blocks, const Stores* stores, int64_t count, const Step* step, int threads) {
+void blocks(const Block* const* blocks, const Stores* stores, int64_t count, const Step* step, int threads) {
     if (!step->rows || !count) return;
     thread_local std::vector<float> normed, projected, update, hidden, gated;
     std::memcpy(step->y, step->x, sizeof(float) * step->rows * blocks[0]->width);
@@ -146,4 +146,4 @@ void regard_blocks(const Block* const* blocks, const Stores* stores, int64_t cou
         Run{*blocks[i], stores[i], *step, threads, normed, projected, update, hidden, gated}.run();
 }
 
-}  // extern "C"
+}  // namespace regard

@@ -4,8 +4,6 @@
 
 #include <cstdint>
 
-extern "C" {
-
 // A packed matrix W of y = act(x Wᵀ + b).
 struct Matrix {
     int64_t kind, outputs, inputs, act, levels;  // levels: the greatest quantized activation, int8 alone
@@ -105,13 +103,18 @@ struct RecurrenceGradients {
     float *start_h, *start_c;
 };
 
-void regard_pack(const Matrix* m, const float* weights, int64_t output_step, int64_t input_step, int threads, Team team);
-void regard_linear(const Matrix* m, const float* x, int64_t rows, int64_t stride, float* y, int threads, Team team);
-void regard_slots(const Slots* slots, int threads);
-void regard_sequences(const Sequences* sequences, int threads, Team team);
-void regard_weights(const Sequences* sequence, float* weights, int64_t columns, int threads, Team team);
-void regard_sequences_back(const Sequences* sequences, const Gradients* gradients, int threads, Team team);
-void regard_recurrence(const Recurrence* r, int threads, Team team);
-void regard_recurrence_back(const Recurrence* r, const RecurrenceGradients* gradients, int threads, Team team);
-void regard_blocks(const Block* const* blocks, const Stores* stores, int64_t count, const Step* step, int threads);
-}
+// Each may throw std::bad_alloc, in whatever thread memory ran out.
+namespace regard {
+void pack(const Matrix* m, const float* weights, int64_t output_step, int64_t input_step, int threads, Team team);
+void linear(const Matrix* m, const float* x, int64_t rows, int64_t stride, float* y, int threads, Team team);
+void slots(const Slots* slots, int threads);
+void sequences(const Sequences* sequences, int threads, Team team);
+void weights(const Sequences* sequence, float* weights, int64_t columns, int threads, Team team);
+void sequences_back(const Sequences* sequences, const Gradients* gradients, int threads, Team team);
+void recurrence(const Recurrence* r, int threads, Team team);
+void recurrence_back(const Recurrence* r, const RecurrenceGradients* gradients, int threads, Team team);
+void blocks(const Block* const* blocks, const Stores* stores, int64_t count, const Step* step, int threads);
+void log_norms(const float* x, int64_t rows, int64_t count, int64_t stride, double* y, int threads);
+void best(const float* x, int64_t rows, int64_t count, int64_t stride, int64_t most, float* values, int64_t* places,
+          int threads);
+}  // namespace regard

@@ -18,9 +18,11 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +35,7 @@ from regard.sharing import openmp_libraries
 
 FOLDER = Path(__file__).parent
 SOURCES = tuple(
-    FOLDER / name for name in ("products.cpp", "slots.cpp", "sequences.cpp", "recurrences.cpp", "blocks.cpp")
+    FOLDER / f"{name}.cpp" for name in ("products", "slots", "sequences", "recurrences", "blocks", "exports")
 )
 _HEADERS = tuple(FOLDER / name for name in ("calls.h", "threads.h", "vectors.h"))
 HUGE_BYTES = 1 << 21  # of a huge page; weights that lie in such are read a tenth faster
@@ -122,7 +124,7 @@ class RecurrenceGradients(ctypes.Structure):
 
 
 class Kernel:
-    """The compiled kernels.
+    """The compiled kernels. Each raises MemoryError where memory runs out; what it was to write is then of no use.
 
     Args:
         path: The shared library.
@@ -146,46 +148,47 @@ class Kernel:
         AttributeError: It is another library.
     """
 
+    linear: Callable[..., None]
+    pack: Callable[..., None]
+    slots: Callable[..., None]
+    sequences: Callable[..., None]
+    sequences_back: Callable[..., None]
+    weights: Callable[..., None]
+    recurrence: Callable[..., None]
+    recurrence_back: Callable[..., None]
+    blocks: Callable[..., None]
+    log_norms: Callable[..., None]
+    best: Callable[..., None]
+
     def __init__(self, path: Path, made_by: str) -> None:
         library = ctypes.CDLL(str(path))
         self.made_by = made_by
-        pointer, number = ctypes.c_void_p, ctypes.c_int64
-        self.linear = library.regard_linear
-        self.linear.argtypes = [pointer, pointer, number, number, pointer, ctypes.c_int, pointer]
-        self.linear.restype = None
-        self.pack = library.regard_pack
-        self.pack.argtypes = [pointer, pointer, number, number, ctypes.c_int, pointer]
-        self.pack.restype = None
-        self.slots = library.regard_slots
-        self.slots.argtypes = [pointer, ctypes.c_int]
-        self.slots.restype = None
-        self.sequences = library.regard_sequences
-        self.sequences.argtypes = [pointer, ctypes.c_int, pointer]
-        self.sequences.restype = None
-        self.weights = library.regard_weights
-        self.weights.argtypes = [pointer, pointer, number, ctypes.c_int, pointer]
-        self.weights.restype = None
-        self.sequences_back = library.regard_sequences_back
-        self.sequences_back.argtypes = [pointer, pointer, ctypes.c_int, pointer]
-        self.sequences_back.restype = None
-        self.recurrence = library.regard_recurrence
-        self.recurrence.argtypes = [pointer, ctypes.c_int, pointer]
-        self.recurrence.restype = None
-        self.recurrence_back = library.regard_recurrence_back
-        self.recurrence_back.argtypes = [pointer, pointer, ctypes.c_int, pointer]
-        self.recurrence_back.restype = None
-        self.blocks = library.regard_blocks
-        self.blocks.argtypes = [pointer, pointer, number, pointer, ctypes.c_int]
-        self.blocks.restype = None
-        self.log_norms = library.regard_log_norms
-        self.log_norms.argtypes = [pointer, number, number, number, pointer, ctypes.c_int]
-        self.log_norms.restype = None
-        self.best = library.regard_best
-        self.best.argtypes = [pointer, number, number, number, number, pointer, pointer, ctypes.c_int]
-        self.best.restype = None
+        pointer, number, count = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+        for name, *given in (
+            ("linear", pointer, pointer, number, number, pointer, count, pointer),
+            ("pack", pointer, pointer, number, number, count, pointer),
+            ("slots", pointer, count),
+            ("sequences", pointer, count, pointer),
+            ("sequences_back", pointer, pointer, count, pointer),
+            ("weights", pointer, pointer, number, count, pointer),
+            ("recurrence", pointer, count, pointer),
+            ("recurrence_back", pointer, pointer, count, pointer),
+            ("blocks", pointer, pointer, number, pointer, count),
+            ("log_norms", pointer, number, number, number, pointer, count),
+            ("best", pointer, number, number, number, number, pointer, pointer, count),
+        ):
+            function = getattr(library, f"regard_{name}")
+            function.argtypes, function.restype, function.errcheck = given, count, _complete
+            setattr(self, name, function)
         self.huge = library.regard_huge
         self.huge.argtypes = [pointer, number]
         self.huge.restype = None
+
+
+def _complete(failed: int, function: object, given: tuple[Any, ...]) -> None:
+    """Say that memory ran out in a kernel, as Python says it."""
+    if failed:
+        raise MemoryError("no memory for what a kernel works with")
 
 
 def choose(asked: str | None = None) -> Kernel | None:
@@ -364,9 +367,7 @@ def load() -> tuple[Kernel | None, str]:
             pass  # whole, and yet it cannot be loaded: it is compiled anew
     with tempfile.TemporaryDirectory(prefix="regard-") as folder:
         made = Path(folder) / "regard.so"
-        sources = map(str, SOURCES)
-        command = (compiler, *_OPTIONS, "-o", str(made), *sources)
-        if not any(_run(*command, native) is not None for native in _NATIVE):
+        if not any(_compile((compiler, *_OPTIONS, native), made) for native in _NATIVE):
             return None, f"{made_by} cannot compile our kernels"
         if cached is not None:
             _keep(made.read_bytes(), cached)
@@ -374,6 +375,17 @@ def load() -> tuple[Kernel | None, str]:
             return Kernel(made, made_by), made_by
         except (OSError, AttributeError) as error:
             return None, f"what {made_by} made does not load: {error}"
+
+
+def _compile(command: Sequence[str], made: Path) -> bool:
+    """Compile the sources side by side, and link them: whoever uses the kernels for the first time waits for it."""
+    objects = [str(made.with_name(f"{source.stem}.o")) for source in SOURCES]
+
+    def compiled(source: Path, to: str) -> bool:
+        return _run(*command, "-c", "-o", to, str(source)) is not None
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return all(pool.map(compiled, SOURCES, objects)) and _run(*command, "-o", str(made), *objects) is not None
 
 
 def _run(*command: str) -> str | None:

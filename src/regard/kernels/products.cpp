@@ -15,10 +15,6 @@
 #include <limits>
 #include <vector>
 
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
-
 #include "calls.h"
 #include "threads.h"
 #include "vectors.h"
@@ -691,16 +687,16 @@ void pack_panel(const Matrix& m, const float* weights, int64_t output_step, int6
 
 }  // namespace
 
-extern "C" {
+namespace regard {
 
 // Lay weights out as m says, into m's own, and find the scales of int8; outputs and inputs lie some numbers apart.
-void regard_pack(const Matrix* m, const float* weights, int64_t output_step, int64_t input_step, int threads, Team team) {
+void pack(const Matrix* m, const float* weights, int64_t output_step, int64_t input_step, int threads, Team team) {
     take_all(panels_of(*m), threads, team,
              [&](int64_t panel) { pack_panel(*m, weights, output_step, input_step, panel); });
 }
 
 // y = act(x Wᵀ + b): rows of x are stride numbers apart, those of y as many as there are outputs.
-void regard_linear(const Matrix* m, const float* x, int64_t rows, int64_t stride, float* y, int threads, Team team) {
+void linear(const Matrix* m, const float* x, int64_t rows, int64_t stride, float* y, int threads, Team team) {
     if (!rows || !m->outputs) return;
     Call c{*m, x, rows, stride, y};
     switch (m->kind) {
@@ -710,13 +706,4 @@ void regard_linear(const Matrix* m, const float* x, int64_t rows, int64_t stride
     }
 }
 
-// Ask for huge pages, where the system has them: it is advice.
-void regard_huge(void* at, int64_t bytes) {
-#if defined(MADV_HUGEPAGE)
-    madvise(at, (size_t)bytes, MADV_HUGEPAGE);
-#else
-    (void)at, (void)bytes;
-#endif
-}
-
-}  // extern "C"
+}  // namespace regard

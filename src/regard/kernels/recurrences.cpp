@@ -38,7 +38,7 @@ std::vector<Matrix> packed(const Recurrence& r, bool is_turned, std::vector<floa
         m = {};
         m.outputs = outputs, m.inputs = inputs, m.weights = aligned + d * numbers;
         m.bias = is_turned ? nullptr : r.bias + d * gates;
-        regard_pack(&m, r.weights + d * gates * r.hidden, is_turned ? 1 : r.hidden, is_turned ? r.hidden : 1, threads, team);
+        regard::pack(&m, r.weights + d * gates * r.hidden, is_turned ? 1 : r.hidden, is_turned ? r.hidden : 1, threads, team);
     }
     return matrices;
 }
@@ -145,7 +145,7 @@ struct Run {
             const int64_t end = std::min(behind, r.sizes[t]), next = t + 1 < r.times ? r.sizes[t + 1] : 0;
             if (end <= from) return;
             const float* h = before(r.start_h, r.h, d, t, from);
-            regard_linear(&matrices[d], h, end - from, size, given, 1, nullptr);
+            regard::linear(&matrices[d], h, end - from, size, given, 1, nullptr);
             for (int64_t i = from; i < end; ++i) {
                 const int64_t at = token(d, t, i), last = (d * r.sequences + i) * size;
                 const float* c = CELL == LSTM ? before(r.start_c, r.c, d, t, i) : nullptr;
@@ -176,7 +176,7 @@ struct Run {
                 step_back<CELL>(size, r.h + at * size, h + i * size, c, r.kept + at * kept, d_h + i * size, d_c,
                                 g.x + at * gates, g.gates + at * gates);
             }
-            regard_linear(&matrices[d], g.gates + first * gates, end - from, gates, through, 1, nullptr);
+            regard::linear(&matrices[d], g.gates + first * gates, end - from, gates, through, 1, nullptr);
             for (int64_t i = 0; i < (end - from) * size; ++i) d_h[i] += through[i];
         }
     }
@@ -200,10 +200,10 @@ void backward(const Recurrence& r, const RecurrenceGradients& g, int threads, Te
 
 }  // namespace
 
-extern "C" {
+namespace regard {
 
 // Run all directions over all times.
-void regard_recurrence(const Recurrence* r, int threads, Team team) {
+void recurrence(const Recurrence* r, int threads, Team team) {
     switch (r->cell) {
         case ELMAN: return forward<ELMAN>(*r, threads, team);
         case GRU: return forward<GRU>(*r, threads, team);
@@ -212,7 +212,7 @@ void regard_recurrence(const Recurrence* r, int threads, Team team) {
 }
 
 // Gradients of what inputs and states gave to the gates, and of the first states.
-void regard_recurrence_back(const Recurrence* r, const RecurrenceGradients* gradients, int threads, Team team) {
+void recurrence_back(const Recurrence* r, const RecurrenceGradients* gradients, int threads, Team team) {
     switch (r->cell) {
         case ELMAN: return backward<ELMAN>(*r, *gradients, threads, team);
         case GRU: return backward<GRU>(*r, *gradients, threads, team);
@@ -220,4 +220,4 @@ void regard_recurrence_back(const Recurrence* r, const RecurrenceGradients* grad
     }
 }
 
-}  // extern "C"
+}  // namespace regard

@@ -585,10 +585,10 @@ int64_t multiplications(const Sequences& s) {
 
 }  // namespace
 
-extern "C" {
+namespace regard {
 
 // y = dropout(softmax(score + mask)) v within each sequence; zeros where a query has no key.
-void regard_sequences(const Sequences* sequences, int threads, Team team) {
+void sequences(const Sequences* sequences, int threads, Team team) {
     const Sequences& s = *sequences;
     const std::vector<Part> parts = parts_of(s, threads);
     share_out(parts.size() * s.groups, multiplications(s), is_kept(s), threads, team, [&](int64_t number, Rooms& room) {
@@ -598,7 +598,7 @@ void regard_sequences(const Sequences* sequences, int threads, Team team) {
 }
 
 // The weights themselves, of one sequence: (heads, queries, columns), zeros where a key is not seen, and behind the last.
-void regard_weights(const Sequences* sequence, float* weights, int64_t columns, int threads, Team team) {
+void weights(const Sequences* sequence, float* weights, int64_t columns, int threads, Team team) {
     const Sequences& s = *sequence;
     const std::vector<Part> parts = parts_of(s, threads);
     share_out(parts.size() * s.groups, multiplications(s), is_kept(s), threads, team, [&](int64_t number, Rooms& room) {
@@ -608,11 +608,11 @@ void regard_weights(const Sequences* sequence, float* weights, int64_t columns, 
 }
 
 // Gradients of the queries, keys and values.
-void regard_sequences_back(const Sequences* sequences, const Gradients* gradients, int threads, Team team) {
+void sequences_back(const Sequences* sequences, const Gradients* gradients, int threads, Team team) {
     const Sequences& s = *sequences;
     share_out(s.sequences * s.groups, 3 * multiplications(s), is_kept(s), threads, team, [&](int64_t number, Rooms& room) {
         backward(Piece(s, number / s.groups, number % s.groups), *gradients, room);
     });
 }
 
-}  // extern "C"
+}  // namespace regard

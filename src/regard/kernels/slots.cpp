@@ -229,10 +229,10 @@ void best_of(const float* x, int64_t count, int64_t most, float* values, int64_t
 
 }  // namespace
 
-extern "C" {
+namespace regard {
 
 // y = softmax(scale · q kᵀ + mask) v; zeros where a query has no key.
-void regard_slots(const Slots* slots, int threads) {
+void slots(const Slots* slots, int threads) {
     const Slots& s = *slots;
     int64_t pieces = s.slots * s.groups, work = s.slots * s.queries * s.heads * s.keys * (s.key + s.value);
     threads = (int)std::max<int64_t>(std::min<int64_t>({threads, pieces, 1 + work / SMALL}), 1);
@@ -244,7 +244,7 @@ void regard_slots(const Slots* slots, int threads) {
 }
 
 // log Σ exp of each row.
-void regard_log_norms(const float* x, int64_t rows, int64_t count, int64_t stride, double* y, int threads) {
+void log_norms(const float* x, int64_t rows, int64_t count, int64_t stride, double* y, int threads) {
     // Parts of a row whatever the threads, so that the sum is the same.
     const int64_t parts = std::max<int64_t>((count + NUMBERS - 1) / NUMBERS, 1);
     thread_local std::vector<LogNorm> room;
@@ -268,7 +268,7 @@ void regard_log_norms(const float* x, int64_t rows, int64_t count, int64_t strid
 }
 
 // The best so many of each row, best first, of equal ones the first first; what is not a number is better than all others.
-void regard_best(const float* x, int64_t rows, int64_t count, int64_t stride, int64_t most, float* values, int64_t* places,
+void best(const float* x, int64_t rows, int64_t count, int64_t stride, int64_t most, float* values, int64_t* places,
                  int threads) {
     threads = (int)std::max<int64_t>(std::min<int64_t>({threads, rows, 1 + rows * count / NUMBERS}), 1);
     Threads::run(threads, [&](int number) {
@@ -277,4 +277,4 @@ void regard_best(const float* x, int64_t rows, int64_t count, int64_t stride, in
     });
 }
 
-}  // extern "C"
+}  // namespace regard

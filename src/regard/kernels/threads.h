@@ -7,9 +7,10 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <mutex>
-#include <system_error>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -25,8 +26,24 @@ class Threads {
   public:
     // Run part(number) for each number below count, side by side where there are threads for them: those of a team of so
     // many, if one is given, else ours.
+    // What a part throws, memory that is not to be had, is thrown here once all are done; out of a thread it would end the
+    // process.
     template <typename Part>
     static void run(int count, const Part& part, Team team = nullptr, int all = 0) {
+        std::atomic<bool> failed{false};
+        share_out(count, team, all, [&](int number) {
+            try {
+                part(number);
+            } catch (...) {
+                failed.store(true);
+            }
+        });
+        if (failed.load()) throw std::bad_alloc();
+    }
+
+  private:
+    template <typename Part>
+    static void share_out(int count, Team team, int all, const Part& part) {
         if (team && count > 1) {
             // It may give fewer threads than it is asked for. If it is asked for fewer than before it ends the others, and
             // starts them anew for whoever comes next: so all come, and leave where there is nothing for them.
@@ -48,7 +65,6 @@ class Threads {
             for (int turns = 0; threads->slots[number - 1]->task.load(std::memory_order_acquire); ++turns) rest(turns);
     }
 
-  private:
     struct Task {
         void (*call)(const void*, int);
         const void* part;
@@ -80,14 +96,14 @@ class Threads {
     }
 
     int grown(int count) {
-        while ((int)slots.size() < count) {
-            auto slot = std::make_unique<Slot>();
-            try {
+        try {
+            slots.reserve(count);  // a slot whose thread works is not to be lost
+            while ((int)slots.size() < count) {
+                auto slot = std::make_unique<Slot>();
                 std::thread(work, slot.get(), (int)slots.size() + 1).detach();
-            } catch (const std::system_error&) {
-                break;  // no thread is to be had: the parts are worked off here
+                slots.push_back(std::move(slot));
             }
-            slots.push_back(std::move(slot));
+        } catch (const std::exception&) {  // no thread is to be had, or no memory for it: its parts are worked off here
         }
         return std::min(count, (int)slots.size());
     }
