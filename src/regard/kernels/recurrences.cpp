@@ -17,9 +17,9 @@ namespace {
 
 enum Cell : int64_t { ELMAN = 0, GRU = 1, LSTM = 2 };
 
-constexpr int64_t MOST_TOGETHER = 48;   // sequences whose products are one: weights are read once for all of them
-constexpr int64_t LEAST_TOGETHER = 6;   // as many rows as a tile of products has
-constexpr int64_t SMALL = 1 << 18;      // multiplications that are not worth a second thread
+constexpr int64_t MOST_TOGETHER = 48;  // sequences whose products are one: weights are read once for all of them
+constexpr int64_t LEAST_TOGETHER = 6;  // as many rows as a tile of products has
+constexpr int64_t SMALL = 1 << 18;     // multiplications that are not worth a second thread
 
 int64_t gates_of(int64_t cell) { return cell == GRU ? 3 : cell == LSTM ? 4 : 1; }
 
@@ -49,8 +49,9 @@ void share_sequences(const Recurrence& r, int threads, Team team, const Part& pa
     int64_t tokens = 0;
     for (int64_t t = 0; t < r.times; ++t) tokens += r.sizes[t];
     if (r.directions * tokens * gates_of(r.cell) * r.hidden * r.hidden < SMALL) threads = 1;
-    const int64_t all = r.directions * r.sequences, each = (all / threads + LEAST_TOGETHER - 1) / LEAST_TOGETHER * LEAST_TOGETHER;
-    const int64_t together = std::min(std::max(each, LEAST_TOGETHER), MOST_TOGETHER);
+    // However they are cut, a row's sums are the same.
+    const int64_t each = r.directions * r.sequences / threads, tiles = (each + LEAST_TOGETHER - 1) / LEAST_TOGETHER;
+    const int64_t together = std::min(std::max<int64_t>(tiles, 1) * LEAST_TOGETHER, MOST_TOGETHER);
     const int64_t blocks = (r.sequences + together - 1) / together;
     take_all(r.directions * blocks, threads, team, [&](int64_t piece) {
         const int64_t d = piece / blocks, block = piece % blocks;

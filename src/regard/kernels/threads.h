@@ -25,9 +25,8 @@
 class Threads {
   public:
     // Run part(number) for each number below count, side by side where there are threads for them: those of a team of so
-    // many, if one is given, else ours.
-    // What a part throws, memory that is not to be had, is thrown here once all are done; out of a thread it would end the
-    // process.
+    // many, if one is given, else ours. What a part throws, memory that is not to be had, is thrown here once all are done:
+    // out of a thread it would end the process.
     template <typename Part>
     static void run(int count, const Part& part, Team team = nullptr, int all = 0) {
         std::atomic<bool> failed{false};
