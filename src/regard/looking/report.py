@@ -231,9 +231,13 @@ def flatten(settings: Mapping[str, Setting], prefix: str = "") -> list[tuple[str
 
     >>> flatten({"model": {"num_layers": 6, "tied": True}, "seed": None})
     [('model.num_layers', '6'), ('model.tied', 'yes'), ('seed', 'none')]
+    >>> flatten({"comparisons": [{"system": "ours"}, {"system": "theirs"}], "betas": [0.9, 0.98]})
+    [('comparisons.1.system', 'ours'), ('comparisons.2.system', 'theirs'), ('betas', '0.9, 0.98')]
     """
     pairs: list[tuple[str, str]] = []
     for name, value in settings.items():
+        if isinstance(value, Sequence) and value and all(isinstance(one, Mapping) for one in value):
+            value = {str(number): one for number, one in enumerate(value, 1)}
         if isinstance(value, Mapping) and value:
             pairs += flatten(value, f"{prefix}{name}.")
         else:
