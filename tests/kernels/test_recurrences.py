@@ -173,6 +173,17 @@ def test_gradients_of_one_result_alone(result: str, used: Served) -> None:
     assert used == [True, False]
 
 
+def test_a_gradient_that_lies_otherwise(used: Served) -> None:
+    """That of a sum is one number, seen everywhere."""
+    leaves, sizes = drawn(GRU, "odd sizes")
+    wanted = with_gradients(GRU, leaves, sizes, [torch.ones_like(out) for out in outs_of(GRU, "odd sizes")])
+    own = [leaf.requires_grad_() for leaf in leaves]
+    h_DNH, last = unroll(GRU, *own[:3], tuple(own[3:]), sizes)
+    found = torch.autograd.grad(h_DNH.sum() + last[0].sum(), own)
+    assert all(map(torch.equal, found, wanted[2:]))
+    assert all(used)
+
+
 def test_a_second_derivative_is_refused(used: Served) -> None:
     leaves, sizes = drawn(GRU, "odd sizes")
     leaves[0].requires_grad_()
@@ -209,6 +220,9 @@ def test_inputs_that_lie_among_others(used: Served) -> None:
 def test_what_the_kernel_cannot_see_runs_time_by_time(used: Served) -> None:
     leaves, sizes = drawn(GRU, "odd sizes")
     wanted = unroll(GRU, *leaves[:3], tuple(leaves[3:]), sizes)[0]
+    for place in range(4):
+        wide = [leaf.double() if place == number else leaf for number, leaf in enumerate(leaves)]
+        assert recurrences.unroll(GRU.number, *wide[:3], (wide[3],), sizes) is None
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(leaves[0], torch.ones_like(leaves[0]))
         assert recurrences.unroll(GRU.number, dual, *leaves[1:3], (leaves[3],), sizes) is None
