@@ -1,9 +1,14 @@
 """Recurrences by our own kernel, and their gradients, beside those that run time by time, in float64."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
+from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from regard.attention import Segments
@@ -41,7 +46,7 @@ SHAPES = {
     "one number": (1, 1, [1]),
     "odd sizes": (2, 13, [5, 5, 3, 1, 1]),
     "one sequence": (1, 32, [1] * 9),
-    "more sequences than are taken at once": (1, 24, [130, 130, 101, 49, 48, 2]),
+    "more sequences than are taken at once": (2, 24, [130, 130, 101, 49, 48, 2]),
     "more inputs than are multiplied at once": (2, 270, [7, 7, 2]),
 }
 
@@ -128,12 +133,21 @@ def test_great_inputs_saturate(cell: type[Cell], scale: float, used: Served) -> 
         torch.testing.assert_close(one.double(), want, atol=2e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 @pytest.mark.parametrize("cell", CELLS.values())
-def test_what_is_no_number_shows_from_there_on_in_its_own_sequence(cell: type[Cell], bad: float, used: Served) -> None:
+def test_inputs_without_end_saturate(cell: type[Cell], used: Served) -> None:
+    leaves, sizes = drawn(cell, "odd sizes")
+    leaves[0][0, 3:7], leaves[0][1, 1:6] = float("inf"), -float("inf")
+    found = unroll(cell, *leaves[:3], tuple(leaves[3:]), sizes)[0]
+    wide = [leaf.double() for leaf in leaves]
+    torch.testing.assert_close(found.double(), unroll(cell, *wide[:3], tuple(wide[3:]), sizes)[0], atol=3e-5, rtol=0)
+    assert used == [True, False]
+
+
+@pytest.mark.parametrize("cell", CELLS.values())
+def test_what_is_no_number_shows_from_there_on_in_its_own_sequence(cell: type[Cell], used: Served) -> None:
     leaves, sizes = drawn(cell, "odd sizes")
     clean_DNH = unroll(cell, *leaves[:3], tuple(leaves[3:]), sizes)[0]
-    leaves[0][:, 5 + 2] = bad * 0  # of the second time, the third sequence
+    leaves[0][:, 5 + 2] = float("nan")  # of the second time, the third sequence
     h_DNH, last = unroll(cell, *leaves[:3], tuple(leaves[3:]), sizes)
     behind = [5 + 2, 10 + 2]
     others = [place for place in range(sum(sizes)) if place not in behind]
@@ -182,6 +196,92 @@ def test_a_gradient_that_lies_otherwise(used: Served) -> None:
     found = torch.autograd.grad(h_DNH.sum() + last[0].sum(), own)
     assert all(map(torch.equal, found, wanted[2:]))
     assert all(used)
+
+
+def test_a_gradient_that_is_seen_negated(used: Served) -> None:
+    leaves, sizes = drawn(GRU, "odd sizes")
+    outs = outs_of(GRU, "odd sizes")
+    wanted = with_gradients(GRU, leaves, sizes, [-out for out in outs])
+    found = with_gradients(GRU, leaves, sizes, [torch._neg_view(out) for out in outs])
+    assert all(map(torch.equal, found, wanted))
+    assert all(used)
+
+
+def test_frozen_weights_have_no_gradient(used: Served) -> None:
+    leaves, sizes = drawn(LSTM, "odd sizes")
+    outs = outs_of(LSTM, "odd sizes")
+    wanted = with_gradients(LSTM, leaves, sizes, outs)
+    leaves[0].requires_grad_()
+    h_DNH, last = unroll(LSTM, *leaves[:3], tuple(leaves[3:]), sizes)
+    torch.autograd.backward([h_DNH, *last], outs)
+    assert leaves[0].grad is not None
+    assert torch.equal(leaves[0].grad, wanted[3])
+    assert [leaf.grad for leaf in leaves[1:]] == [None] * 4
+    assert all(used)
+
+
+@pytest.mark.parametrize("is_reentrant", [False, True])
+def test_forgotten_and_gone_through_twice(is_reentrant: bool, used: Served) -> None:
+    leaves, sizes = drawn(GRU, "odd sizes")
+    outs = outs_of(GRU, "odd sizes")[:1]
+    own = [leaf.requires_grad_() for leaf in leaves]
+
+    def run(*given: Tensor) -> Tensor:
+        return unroll(GRU, *given[:3], given[3:], sizes)[0]
+
+    wanted = torch.autograd.grad(run(*own), own, outs)
+    kept = run(*own)
+    assert all(map(torch.equal, torch.autograd.grad(kept, own, outs, retain_graph=True), wanted))
+    assert all(map(torch.equal, torch.autograd.grad(kept, own, outs), wanted))
+    checkpoint(run, *own, use_reentrant=is_reentrant).backward(outs[0])
+    assert all(torch.equal(leaf.grad, want) for leaf, want in zip(own, wanted, strict=True) if leaf.grad is not None)
+    assert all(leaf.grad is not None for leaf in own)
+    assert used == [True] * (3 + is_reentrant), "a last time, which the other kind breaks off once it has what it needs"
+
+
+def test_little_is_kept(used: Served) -> None:
+    """States, what the cell keeps of them, weights, first states; not what the inputs gave to the gates."""
+    leaves, sizes = drawn(GRU, "more inputs than are multiplied at once")
+    held: list[Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: (held.append(x), x)[1], lambda x: x):
+        unroll(GRU, *(leaf.requires_grad_() for leaf in leaves[:3]), (leaves[3],), sizes)
+    assert sum(x.numel() for x in held) == 2 * 270 * (16 * 5 + 7 + 3 * 270)
+    assert used == [True]
+
+
+def test_gradients_in_batches_are_refused(used: Served) -> None:
+    leaves, sizes = drawn(GRU, "odd sizes")
+    h_DNH, _ = unroll(GRU, leaves[0].requires_grad_(), *leaves[1:3], (leaves[3],), sizes)
+    with pytest.raises(RuntimeError):
+        torch.autograd.grad(h_DNH, leaves[0], torch.ones(3, *h_DNH.shape), is_grads_batched=True)
+    assert used == [True]
+
+
+@pytest.mark.parametrize(
+    "fault", ["narrow", "wide", "one part", "one direction", "fewer rows", "rising", "none", "more"]
+)
+def test_shapes_that_do_not_fit_are_pytorchs_to_refuse(fault: str, used: Served) -> None:
+    """Nothing is read or written where nothing is."""
+    leaves, sizes = drawn(LSTM, "odd sizes")
+    start = list(leaves[3:])
+    changed = {
+        "narrow": ([part[..., :2] for part in start], sizes),
+        "wide": ([torch.cat([part] * 4, -1) for part in start], sizes),
+        "one part": (start[:1], sizes),
+        "one direction": ([part[:1] for part in start], sizes),
+        "fewer rows": ([part[:, :2] for part in start], sizes),
+        "rising": (start, [5, 3, 5, 1, 1]),
+        "none": (start, []),
+        "more": (start, [*sizes, 1]),
+    }
+    start, sizes = changed[fault]
+    assert recurrences.unroll(LSTM.number, *leaves[:3], tuple(start), sizes) is None
+    assert not used
+    if fault in ("narrow", "one part", "fewer rows"):
+        layer = Recurrent("lstm", 9, 13, bidirectional=True)
+        with pytest.raises((RuntimeError, ValueError, IndexError)):
+            layer(torch.randn(15, 9), Segments.ragged([5, 4, 3, 2, 1]), tuple(start))
+        assert True not in used
 
 
 def test_a_second_derivative_is_refused(used: Served) -> None:
@@ -260,6 +360,47 @@ def test_training_on_a_cpu_has_the_kernels_run_recurrences(monkeypatch: pytest.M
     monkeypatch.setenv("REGARD_KERNEL", "native")
     quicken(model)
     assert cells.own is recurrences.unroll
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_under_autocast_as_time_by_time(cell: str, used: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = RNN(RNNConfig(23, 29, cell, "additive", "after", 8, 16, 12, dropout=0.0))
+    source_M, target_N = torch.randint(0, 23, (12,)), torch.randint(0, 29, (9,))
+    segments = Segments.ragged([4, 1, 7]), Segments.ragged([2, 2, 5])
+    found = []
+    for own in (used, None):
+        monkeypatch.setattr(cells, "own", own)
+        with torch.autocast("cpu", torch.bfloat16):
+            y_ND = model(source_M, segments[0], target_N, segments[1])
+            loss = y_ND.float().square().sum()
+            found.append((y_ND, *torch.autograd.grad(loss, list(model.encoder.parameters()))))
+    assert used == [True, True]
+    for one, want in zip(*found, strict=True):
+        torch.testing.assert_close(one, want, atol=2e-3, rtol=2e-2)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
+def test_in_a_forked_child() -> None:
+    """Where PyTorch's threads are not."""
+    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "True\n"
+
+
+FORK = """
+import os, sys
+import torch
+from regard.kernels import native, recurrences
+
+torch.set_num_threads(2)
+native.choose("native")
+given = torch.randn(1, 400, 192), torch.randn(1, 192, 64) / 8, torch.zeros(1, 192), (torch.zeros(1, 100, 64),), [100] * 4
+wanted = recurrences.unroll(1, *given)[0]
+child = os.fork()
+if not child:
+    print(torch.equal(recurrences.unroll(1, *given)[0], wanted), flush=True)
+    os._exit(0)
+sys.exit(os.waitpid(child, 0)[1])
+"""
 
 
 @pytest.mark.parametrize("attends", ["before", "after"])

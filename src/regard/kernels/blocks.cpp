@@ -48,15 +48,10 @@ struct Run {
     const Stores& stores;
     const Step& s;
     int threads;
-    std::vector<float>&normed, &projected, &update, &hidden, &gated;
+    Room &normed, &projected, &update, &hidden, &gated;
 
-    static float* room(std::vector<float>& in, int64_t count) {
-        if ((int64_t)in.size() < count) in.resize(count);
-        return in.data();
-    }
-
-    float* product(const Matrix& m, const float* x, std::vector<float>& to) const {
-        float* y = room(to, s.rows * m.outputs);
+    float* product(const Matrix& m, const float* x, Room& to) const {
+        float* y = to.of(s.rows * m.outputs);
         regard::linear(&m, x, s.rows, m.inputs, y, threads, nullptr);
         return y;
     }
@@ -64,7 +59,7 @@ struct Run {
     // What a sublayer works on: norm(y), or y as it is.
     const float* before(const Norm& norm) const {
         if (!b.is_pre) return s.y;
-        float* to = room(normed, s.rows * b.width);
+        float* to = normed.of(s.rows * b.width);
         by_rows(s.rows, b.width, threads,
                 [&](int64_t row) { norm_row(norm, s.y + row * b.width, to + row * b.width, b.width); });
         return to;
@@ -104,7 +99,7 @@ struct Run {
 
     const float* attend(Slots a, const float* q, int64_t stride, const float* k, const float* v) const {
         a.q = q, a.q_row = stride, a.q_head = a.key, a.k = k, a.v = v;
-        a.y = room(hidden, s.rows * a.heads * a.value);
+        a.y = hidden.of(s.rows * a.heads * a.value);
         regard::slots(&a, threads);
         return a.y;
     }
@@ -140,7 +135,7 @@ namespace regard {
 // y = x through one block after the other, of one width, the keys and values of each kept among those that it attends to.
 void blocks(const Block* const* blocks, const Stores* stores, int64_t count, const Step* step, int threads) {
     if (!step->rows || !count) return;
-    thread_local std::vector<float> normed, projected, update, hidden, gated;
+    thread_local Room normed, projected, update, hidden, gated;
     std::memcpy(step->y, step->x, sizeof(float) * step->rows * blocks[0]->width);
     for (int64_t i = 0; i < count; ++i)
         Run{*blocks[i], stores[i], *step, threads, normed, projected, update, hidden, gated}.run();

@@ -1,5 +1,5 @@
-// What other languages call: a plain C interface. Nothing is thrown beyond it; a call returns 0, or 1 if memory ran out, when
-// what it was to write is good for nothing.
+// What other languages call: a plain C interface. Nothing is thrown beyond it: a call returns 0, or 1 if memory ran out (there
+// is nothing else that anything here throws for), when what it was to write is of no use.
 
 #include <cstdint>
 

@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -366,8 +367,8 @@ def load() -> tuple[Kernel | None, str]:
         except (OSError, AttributeError):
             pass  # whole, and yet it cannot be loaded: it is compiled anew
     with tempfile.TemporaryDirectory(prefix="regard-") as folder:
-        made = Path(folder) / "regard.so"
-        if not any(_compile((compiler, *_OPTIONS, native), made) for native in _NATIVE):
+        made, until = Path(folder) / "regard.so", time.monotonic() + _TIMEOUT_S
+        if not any(_compile((compiler, *_OPTIONS, native), made, until) for native in _NATIVE):
             return None, f"{made_by} cannot compile our kernels"
         if cached is not None:
             _keep(made.read_bytes(), cached)
@@ -377,21 +378,22 @@ def load() -> tuple[Kernel | None, str]:
             return None, f"what {made_by} made does not load: {error}"
 
 
-def _compile(command: Sequence[str], made: Path) -> bool:
+def _compile(command: Sequence[str], made: Path, until: float) -> bool:
     """Compile the sources side by side, and link them: whoever uses the kernels for the first time waits for it."""
     objects = [str(made.with_name(f"{source.stem}.o")) for source in SOURCES]
 
-    def compiled(source: Path, to: str) -> bool:
-        return _run(*command, "-c", "-o", to, str(source)) is not None
+    def run(*more: str) -> bool:
+        return _run(*command, *more, timeout_s=until - time.monotonic()) is not None
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return all(pool.map(compiled, SOURCES, objects)) and _run(*command, "-o", str(made), *objects) is not None
+        made_all = list(pool.map(lambda source, to: run("-c", "-o", to, str(source)), SOURCES, objects))
+    return all(made_all) and run("-o", str(made), *objects)
 
 
-def _run(*command: str) -> str | None:
-    """Run a compiler; None where it fails."""
+def _run(*command: str, timeout_s: float = _TIMEOUT_S) -> str | None:
+    """Run a compiler; None where it fails, or takes too long."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=max(timeout_s, 0))
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None

@@ -1,5 +1,5 @@
 // Products y = x Wᵀ + b with weights that were laid out once, for few rows (where reading the weights is the limit) and
-// for many. A plain C interface; compiled on the machine that runs it.
+// for many.
 //
 // Weights stand in panels of 16 outputs, one panel after another, each panel by inputs:
 //   fp32   [panel][input][16]
@@ -94,7 +94,8 @@ inline void load(const char* at, Floats* w) {
 }
 
 // Tiles are functions of their own, and go through their sums in loops that are unrolled from the first to the last:
-// inlined into others, or with one loop that is not, their sums do not stay in registers.
+// inlined into others, or with one loop that is not, their sums do not stay in registers. They take two inputs a turn: where
+// another guest of the machine has the core's second thread, every instruction counts.
 #define TILE __attribute__((noinline)) void
 
 // Rows × P panels over some inputs; x by rows (stride), or packed by inputs, R numbers each.

@@ -26,12 +26,11 @@ int64_t gates_of(int64_t cell) { return cell == GRU ? 3 : cell == LSTM ? 4 : 1; 
 int64_t kept_of(int64_t cell) { return cell == GRU ? 4 : cell == LSTM ? 5 : 0; }
 
 // The weights of each direction as products want them: of states, or, turned round, of the gates' gradients.
-std::vector<Matrix> packed(const Recurrence& r, bool is_turned, std::vector<float>& room, int threads, Team team) {
+std::vector<Matrix> packed(const Recurrence& r, bool is_turned, Room& room, int threads, Team team) {
     const int64_t gates = gates_of(r.cell) * r.hidden;
     const int64_t outputs = is_turned ? r.hidden : gates, inputs = is_turned ? gates : r.hidden;
     const int64_t numbers = (outputs + 15) / 16 * 16 * inputs;
-    if ((int64_t)room.size() < numbers * r.directions + 16) room.resize(numbers * r.directions + 16);
-    float* aligned = (float*)(((uintptr_t)room.data() + 63) / 64 * 64);
+    float* aligned = (float*)(((uintptr_t)room.of(numbers * r.directions + 16) + 63) / 64 * 64);
     std::vector<Matrix> matrices(r.directions);
     for (int64_t d = 0; d < r.directions; ++d) {
         Matrix& m = matrices[d];
@@ -134,14 +133,9 @@ struct Run {
         return t ? states + token(d, t - 1, sequence) * size : start + (d * r.sequences + sequence) * size;
     }
 
-    static float* room(std::vector<float>& in, int64_t count) {
-        if ((int64_t)in.size() < count) in.resize(count);
-        return in.data();
-    }
-
     void forward(int64_t d, int64_t from, int64_t behind) const {
-        thread_local std::vector<float> products, unkept;
-        float *given = room(products, (behind - from) * gates), *scratch = r.kept ? nullptr : room(unkept, kept);
+        thread_local Room products, unkept;
+        float *given = products.of((behind - from) * gates), *scratch = r.kept ? nullptr : unkept.of(kept);
         for (int64_t t = 0; t < r.times; ++t) {
             const int64_t end = std::min(behind, r.sizes[t]), next = t + 1 < r.times ? r.sizes[t + 1] : 0;
             if (end <= from) return;
@@ -162,8 +156,8 @@ struct Run {
 
     // Gradients of the last states are where those of the first ones go, and are taken back time by time.
     void backward(const RecurrenceGradients& g, int64_t d, int64_t from, int64_t behind) const {
-        thread_local std::vector<float> products;
-        float* through = room(products, (behind - from) * size);
+        thread_local Room products;
+        float* through = products.of((behind - from) * size);
         for (int64_t t = r.times - 1; t >= 0; --t) {
             const int64_t end = std::min(behind, r.sizes[t]), first = token(d, t, from);
             if (end <= from) continue;
@@ -185,7 +179,7 @@ struct Run {
 
 template <int64_t CELL>
 void forward(const Recurrence& r, int threads, Team team) {
-    thread_local std::vector<float> room;
+    thread_local Room room;
     const std::vector<Matrix> matrices = packed(r, false, room, threads, team);
     const Run<CELL> run(r, matrices);
     share_sequences(r, threads, team, [&](int64_t d, int64_t from, int64_t behind) { run.forward(d, from, behind); });
@@ -193,7 +187,7 @@ void forward(const Recurrence& r, int threads, Team team) {
 
 template <int64_t CELL>
 void backward(const Recurrence& r, const RecurrenceGradients& g, int threads, Team team) {
-    thread_local std::vector<float> room;
+    thread_local Room room;
     const std::vector<Matrix> matrices = packed(r, true, room, threads, team);
     const Run<CELL> run(r, matrices);
     share_sequences(r, threads, team, [&](int64_t d, int64_t from, int64_t behind) { run.backward(g, d, from, behind); });

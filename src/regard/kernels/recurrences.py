@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -14,7 +14,8 @@ from torch.autograd.function import once_differentiable
 
 from regard.kernels import native
 
-_KEPT = (0, 4, 5)  # numbers that gradients need, for each of a state, by cell
+# By cell: gates, parts of a state, and numbers that gradients need, for each of a state.
+_GATES, _PARTS, _KEPT = (1, 3, 4), (1, 1, 2), (0, 4, 5)
 _GRU = 1  # whose states and inputs do not give the same to every gate: their gradients differ
 
 
@@ -41,11 +42,24 @@ def unroll(
     leaves = (x_DNG, w_DGH, b_DG, *start)
     if (kernel := native.loaded()) is None or not native.are_plain(*leaves):
         return None
+    if not _fit(cell, leaves, sizes):  # of what does not, PyTorch says what is wrong
+        return None
     sizes_T = torch.tensor(sizes, dtype=torch.int64, device="cpu")
     asks = torch.is_grad_enabled() and any(leaf.requires_grad for leaf in leaves)
     run: Callable[..., tuple[Tensor, ...]] = _Unroll.apply if asks else partial(_forward, False)
     h_DNH, *others = run(cell, sizes_T, kernel, *(leaf.contiguous() for leaf in leaves))
     return h_DNH, tuple(others[: len(start)])
+
+
+def _fit(cell: int, leaves: Sequence[Tensor], sizes: Sequence[int]) -> bool:
+    """Say whether all shapes are what the kernel takes them for."""
+    x_DNG, w_DGH, b_DG, *start = leaves
+    if w_DGH.dim() != 3 or len(start) != _PARTS[cell] or not sizes:
+        return False
+    directions, gates, hidden = w_DGH.shape
+    wanted = [(directions, sum(sizes), gates), (directions, gates), *[(directions, sizes[0], hidden)] * len(start)]
+    falls = all(size >= after > 0 for size, after in pairwise((*sizes, 1)))
+    return falls and gates == _GATES[cell] * hidden > 0 and [tuple(x.shape) for x in (x_DNG, b_DG, *start)] == wanted
 
 
 def _forward(
@@ -71,7 +85,7 @@ def _forward(
 def _describe(
     cell: int,
     sizes_T: Tensor,
-    x_DNG: Tensor,
+    x_DNG: Tensor | None,
     w_DGH: Tensor,
     b_DG: Tensor | None,
     start: Sequence[Tensor],
@@ -81,8 +95,8 @@ def _describe(
 ) -> native.Recurrence:
     """Say where all of it lies; the tensors have to live until the kernel has run."""
     given = native.Recurrence(cell, w_DGH.shape[0], start[0].shape[1], w_DGH.shape[2], len(sizes_T))
-    given.sizes, given.x, given.weights = sizes_T.data_ptr(), x_DNG.data_ptr(), w_DGH.data_ptr()
-    given.bias, given.kept = (0 if one is None else one.data_ptr() for one in (b_DG, kept_DNK))
+    given.sizes, given.weights = sizes_T.data_ptr(), w_DGH.data_ptr()
+    given.x, given.bias, given.kept = (0 if one is None else one.data_ptr() for one in (x_DNG, b_DG, kept_DNK))
     for name, parts in (("start", start), ("last", last)):
         for part, tensor in zip("hc", parts, strict=False):
             setattr(given, f"{name}_{part}", tensor.data_ptr())
@@ -99,30 +113,43 @@ class _Unroll(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.cell, ctx.sizes_T, ctx.kernel = inputs[:3]
-        ctx.parts = len(inputs) - 6
-        others = output[1 + ctx.parts :]
-        ctx.save_for_backward(*inputs[3:5], *inputs[6:], output[0], *others)
-        ctx.mark_non_differentiable(*others)
+        ctx.cell, ctx.sizes_T, ctx.kernel, _, w_DGH, _, *start = inputs
+        h_DNH, *others = output
+        *c_DNH, kept_DNK = others[len(start) :]  # behind the last states
+        ctx.save_for_backward(w_DGH, kept_DNK, *start, h_DNH, *c_DNH)
+        ctx.mark_non_differentiable(*c_DNH, kept_DNK)
+        ctx.set_materialize_grads(False)  # zeros for all that is kept
+        ctx.parts = len(start)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_h_DNH: Tensor, *d_others: Tensor) -> tuple[Tensor | None, ...]:  # pyrefly: ignore[bad-override]
+    def backward(ctx: Any, d_h_DNH: Tensor | None, *d_others: Tensor | None) -> tuple[Tensor | None, ...]:  # pyrefly: ignore[bad-override]
         # Hooks of saved tensors may give them back in another layout.
-        x_DNG, w_DGH, *rest = (saved.contiguous() for saved in ctx.saved_tensors)
-        start, states, kept_DNK = rest[: ctx.parts], rest[ctx.parts : -1], rest[-1]
-        d_h_DNH, d_x_DNG = d_h_DNH.contiguous(), torch.empty_like(x_DNG)
-        d_gates_DNG = torch.empty_like(x_DNG) if ctx.cell == _GRU else d_x_DNG
-        d_start = [part.clone(memory_format=torch.contiguous_format) for part in d_others[: ctx.parts]]
-        given = _describe(ctx.cell, ctx.sizes_T, x_DNG, w_DGH, None, start, states, (), kept_DNK)
+        w_DGH, kept_DNK, *rest = (saved.contiguous() for saved in ctx.saved_tensors)
+        start, states = rest[: ctx.parts], rest[ctx.parts :]
+        h_DNH = states[0]
+        d_h_DNH = torch.zeros_like(h_DNH) if d_h_DNH is None else d_h_DNH.resolve_neg().contiguous()
+        d_start = [
+            torch.zeros_like(part)
+            if d_last is None
+            else d_last.resolve_neg().clone(memory_format=torch.contiguous_format)
+            for part, d_last in zip(start, d_others, strict=False)
+        ]
+        d_x_DNG = h_DNH.new_empty(*h_DNH.shape[:2], w_DGH.shape[1])
+        d_gates_DNG = torch.empty_like(d_x_DNG) if ctx.cell == _GRU else d_x_DNG
+        given = _describe(ctx.cell, ctx.sizes_T, None, w_DGH, None, start, states, (), kept_DNK)
         places = [tensor.data_ptr() for tensor in (d_h_DNH, d_x_DNG, d_gates_DNG, *d_start)]
         gradients = native.RecurrenceGradients(*places)
         where = ctypes.addressof(given), ctypes.addressof(gradients)
         ctx.kernel.recurrence_back(*where, native.threads(), native.team())
-        before_DNH = torch.cat([start[0], *_before(states[0], ctx.sizes_T.tolist())], 1)
-        with torch.autocast("cpu", enabled=False):
-            d_w_DGH = torch.bmm(d_gates_DNG.transpose(1, 2), before_DNH)
-        return None, None, None, d_x_DNG, d_w_DGH, d_gates_DNG.sum(1), *d_start
+        d_w_DGH = d_b_DG = None
+        if ctx.needs_input_grad[4]:
+            before_DNH = torch.cat([start[0], *_before(h_DNH, ctx.sizes_T.tolist())], 1)
+            with torch.autocast("cpu", enabled=False):
+                d_w_DGH = torch.bmm(d_gates_DNG.transpose(1, 2), before_DNH)
+        if ctx.needs_input_grad[5]:
+            d_b_DG = d_gates_DNG.sum(1)
+        return None, None, None, d_x_DNG, d_w_DGH, d_b_DG, *d_start
 
 
 def _before(h_DNH: Tensor, sizes: Sequence[int]) -> list[Tensor]:

@@ -35,15 +35,6 @@ inline int64_t height_for(int64_t keys) {
     return std::min(std::max(SCORES / std::max(whole(keys), PANEL) / ROWS * ROWS, ROWS), MOST);
 }
 
-// Memory that grows: what is used is written before.
-struct Room {
-    std::vector<float> numbers;
-    float* of(int64_t count) {
-        if ((int64_t)numbers.size() < count) numbers.resize(count);
-        return numbers.data();
-    }
-};
-
 // Where A's numbers are: from row to row of the result, and along the sum.
 struct Left {
     const float* at;
@@ -545,9 +536,14 @@ template <typename Part>
 void share_out(int64_t pieces, int64_t work, bool keeps, int threads, Team team, const Part& part) {
     std::atomic<int64_t> next{0};
     auto take = [&] {
-        Rooms& room = my_rooms();
-        for (int64_t piece; (piece = next.fetch_add(1, std::memory_order_relaxed)) < pieces;) part(piece, room);
-        if (!keeps) room = Rooms();
+        struct Mine {
+            Rooms& room;
+            bool keeps;
+            ~Mine() {  // also where memory ran out
+                if (!keeps) room = Rooms();
+            }
+        } mine{my_rooms(), keeps};
+        for (int64_t piece; (piece = next.fetch_add(1, std::memory_order_relaxed)) < pieces;) part(piece, mine.room);
     };
     int count = (int)std::max<int64_t>(std::min<int64_t>({threads, pieces, 1 + work / SMALL}), 1);
     Threads::run(count, [&](int) { take(); }, team, threads);

@@ -177,7 +177,7 @@ class _Attend(torch.autograd.Function):
         # Hooks of saved tensors may give them back in another layout.
         *rows, v_HK, attn_mask, y_NHV, norms_NH2 = ctx.saved_tensors
         inputs = [_by_rows(x) for x in rows]
-        grad_NHV, y_NHV, norms_NH2 = _by_rows(grad_NHV), y_NHV.contiguous(), norms_NH2.contiguous()
+        grad_NHV, y_NHV, norms_NH2 = _by_rows(grad_NHV.resolve_neg()), y_NHV.contiguous(), norms_NH2.contiguous()
         v_HK = None if v_HK is None else v_HK.contiguous()
         attn_mask = None if attn_mask is None else _by_rows(attn_mask)
         given = _describe(ctx.how, inputs, v_HK, attn_mask, ctx.places)

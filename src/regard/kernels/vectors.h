@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 #if defined(__AVX2__)
 #include <immintrin.h>
@@ -23,6 +24,15 @@ typedef int32_t Ints __attribute__((vector_size(4 * WIDTH), aligned(4), may_alia
 typedef uint32_t Words __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
 
 namespace {
+
+// Memory that grows: what is used is written before.
+struct Room {
+    std::vector<float> numbers;
+    float* of(int64_t count) {
+        if ((int64_t)numbers.size() < count) numbers.resize(count);
+        return numbers.data();
+    }
+};
 
 inline Floats all(float x) {
     Floats y = {};
