@@ -393,11 +393,11 @@ from regard.kernels import native, recurrences
 
 torch.set_num_threads(2)
 native.choose("native")
-given = torch.randn(1, 400, 192), torch.randn(1, 192, 64) / 8, torch.zeros(1, 192), (torch.zeros(1, 100, 64),), [100] * 4
-wanted = recurrences.unroll(1, *given)[0]
+given = torch.randn(1, 400, 192), torch.randn(1, 192, 64) / 8, torch.zeros(1, 192), (torch.zeros(1, 100, 64),)
+wanted = recurrences.unroll(1, *given, [100] * 4)[0]
 child = os.fork()
 if not child:
-    print(torch.equal(recurrences.unroll(1, *given)[0], wanted), flush=True)
+    print(torch.equal(recurrences.unroll(1, *given, [100] * 4)[0], wanted), flush=True)
     os._exit(0)
 sys.exit(os.waitpid(child, 0)[1])
 """

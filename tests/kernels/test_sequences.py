@@ -569,6 +569,13 @@ def test_saved_tensors_may_come_back_in_another_layout() -> None:
     assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
 
 
+def test_a_gradient_that_is_seen_negated(used: Served) -> None:
+    inputs, q_segments, k_segments, out = drawn("groups")
+    wanted = with_gradients(inputs, -out, q_segments, k_segments)
+    assert all(map(torch.equal, with_gradients(inputs, torch._neg_view(out), q_segments, k_segments), wanted))
+    assert used == [True, True]
+
+
 def test_heads_without_numbers_are_pytorchs(used: Served) -> None:
     rows = torch.randn(6, 2, 0)
     assert attend(rows, rows, torch.randn(6, 2, 4), Segments.uniform(2, 3), score=scores.Dot()).shape == (6, 2, 4)
