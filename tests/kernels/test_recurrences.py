@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from kernels.served import Served
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
@@ -14,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from regard.attention import Segments
 from regard.kernels import native, recurrences
 from regard.layers import cells
-from regard.layers.cells import GRU, LSTM, Cell, Elman, State, unroll
+from regard.layers.cells import GRU, LSTM, Cell, Elman, unroll
 from regard.layers.own_kernels import can_use_own_kernels, use_own_kernels
 from regard.layers.recurrent import Recurrent
 from regard.models.rnn import RNN, RNNConfig
@@ -24,19 +25,9 @@ from regard.training.hardware import threads_kept
 CELLS = {"rnn": Elman, "gru": GRU, "lstm": LSTM}
 
 
-class Served(list[bool]):
-    """Whether the kernel served, call by call."""
-
-    def __call__(self, *args) -> tuple[Tensor, State] | None:
-        found = recurrences.unroll(*args)
-        self.append(found is not None)
-        return found
-
-
 @pytest.fixture(autouse=True)
 def used(monkeypatch: pytest.MonkeyPatch) -> Served:
-    native.choose("native")
-    served = Served()
+    served = Served(recurrences.unroll)
     monkeypatch.setattr(cells, "own", served)
     return served
 

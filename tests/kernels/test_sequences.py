@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from attention.cases import FORMS, TOLERANCE, combinations, expected, request
+from kernels.served import Served
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -30,19 +31,9 @@ from regard.training.hardware import threads_kept
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere PyTorch brings another library")
 
 
-class Served(list[bool]):
-    """Whether the kernel served, call by call."""
-
-    def __call__(self, *args) -> Tensor | None:
-        found = sequences.attend(*args)
-        self.append(found is not None)
-        return found
-
-
 @pytest.fixture(autouse=True)
 def used(monkeypatch: pytest.MonkeyPatch) -> Served:
-    native.choose("native")
-    served = Served()
+    served = Served(sequences.attend)
     monkeypatch.setattr(dense, "own", served)
     return served
 
