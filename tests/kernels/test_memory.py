@@ -1,7 +1,9 @@
 """Memory that runs out inside of a kernel, in a process whose memory is limited: an error, and not its end."""
 
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -62,3 +64,51 @@ def test_memory_that_runs_out_is_an_error(work: str, count: str, threads: str) -
     first, second = done.stdout.splitlines()
     assert first == "MemoryError: no memory for what a kernel works with"
     assert second == "True True", "afterwards it goes on as ever"
+
+
+PARTS = """
+#include <chrono>
+#include "threads.h"
+
+// How many parts were done; 100 more if it was thrown that one failed.
+extern "C" int parts(int count, int fails, Team team) {
+    std::atomic<int> done{0};
+    auto part = [&](int number) {
+        if (number == fails) throw std::bad_alloc();
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        ++done;
+    };
+    try {
+        Threads::run(count, part, team, count);
+    } catch (const std::bad_alloc&) {
+        return 100 + done;
+    }
+    return done;
+}
+"""
+CALL = """
+import ctypes, sys
+import torch
+from regard.kernels import native
+
+torch.set_num_threads(3)
+torch.ones(1 << 20).exp()
+library = ctypes.CDLL(sys.argv[1])
+library.parts.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_void_p]
+team = native.team() if sys.argv[2] == "team" else None
+print(*(library.parts(3, fails, team) for fails in (0, 1, 2, -1, 2, -1)))
+"""
+
+
+@pytest.mark.parametrize("whose", ["team", "own"])
+def test_whatever_thread_it_runs_out_in(whose: str, tmp_path: Path) -> None:
+    """All others do their parts, and it is said when they have: out of a thread it would end the process."""
+    compiler = shutil.which("g++") or shutil.which("c++") or "clang++"
+    (tmp_path / "parts.cpp").write_text(PARTS)
+    command = [compiler, *native._OPTIONS, f"-I{native.FOLDER}", "-o", "parts.so", "parts.cpp"]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", CALL, str(tmp_path / "parts.so"), whose], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split() == ["102", "102", "102", "3", "102", "3"]

@@ -385,9 +385,12 @@ def _compile(command: Sequence[str], made: Path, until: float) -> bool:
     def run(*more: str) -> bool:
         return _run(*command, *more, timeout_s=until - time.monotonic()) is not None
 
+    def compiled(source: Path, to: str) -> bool:
+        return run("-c", "-o", to, str(source))
+
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        made_all = list(pool.map(lambda source, to: run("-c", "-o", to, str(source)), SOURCES, objects))
-    return all(made_all) and run("-o", str(made), *objects)
+        are_made = list(pool.map(compiled, SOURCES, objects))
+    return all(are_made) and run("-o", str(made), *objects)
 
 
 def _run(*command: str, timeout_s: float = _TIMEOUT_S) -> str | None:
