@@ -130,9 +130,7 @@ class _Unroll(torch.autograd.Function):
         h_DNH = states[0]
         d_h_DNH = torch.zeros_like(h_DNH) if d_h_DNH is None else d_h_DNH.resolve_neg().contiguous()
         d_start = [
-            torch.zeros_like(part)
-            if d_last is None
-            else d_last.resolve_neg().clone(memory_format=torch.contiguous_format)
+            torch.zeros_like(part) if d_last is None else d_last.clone(memory_format=torch.contiguous_format)
             for part, d_last in zip(start, d_others, strict=False)
         ]
         d_x_DNG = h_DNH.new_empty(*h_DNH.shape[:2], w_DGH.shape[1])
