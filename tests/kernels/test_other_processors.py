@@ -23,7 +23,7 @@ from regard.kernels import native
 native._NATIVE = (sys.argv[1],)
 kernel = native.choose("native")
 assert kernel is not None
-sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-m", "not slow", "-k", "not compil", *sys.argv[2:]]))
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-m", "not slow", "-k", "not compil and not fork", *sys.argv[2:]]))
 """
 
 
