@@ -23,7 +23,8 @@ from regard.kernels import native
 native._NATIVE = (sys.argv[1],)
 kernel = native.choose("native")
 assert kernel is not None
-sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-m", "not slow", "-k", "not compil and not fork", *sys.argv[2:]]))
+alone = "not compil and not fork"  # what starts no other process: that would compile kernels of its own
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-m", "not slow", "-k", alone, *sys.argv[2:]]))
 """
 
 
