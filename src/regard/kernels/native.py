@@ -164,22 +164,22 @@ class Kernel:
     def __init__(self, path: Path, made_by: str) -> None:
         library = ctypes.CDLL(str(path))
         self.made_by = made_by
-        pointer, number, count = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+        pointer, number, integer = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
         for name, *given in (
-            ("linear", pointer, pointer, number, number, pointer, count, pointer),
-            ("pack", pointer, pointer, number, number, count, pointer),
-            ("slots", pointer, count),
-            ("sequences", pointer, count, pointer),
-            ("sequences_back", pointer, pointer, count, pointer),
-            ("weights", pointer, pointer, number, count, pointer),
-            ("recurrence", pointer, count, pointer),
-            ("recurrence_back", pointer, pointer, count, pointer),
-            ("blocks", pointer, pointer, number, pointer, count),
-            ("log_norms", pointer, number, number, number, pointer, count),
-            ("best", pointer, number, number, number, number, pointer, pointer, count),
+            ("linear", pointer, pointer, number, number, pointer, integer, pointer),
+            ("pack", pointer, pointer, number, number, integer, pointer),
+            ("slots", pointer, integer),
+            ("sequences", pointer, integer, pointer),
+            ("sequences_back", pointer, pointer, integer, pointer),
+            ("weights", pointer, pointer, number, integer, pointer),
+            ("recurrence", pointer, integer, pointer),
+            ("recurrence_back", pointer, pointer, integer, pointer),
+            ("blocks", pointer, pointer, number, pointer, integer),
+            ("log_norms", pointer, number, number, number, pointer, integer),
+            ("best", pointer, number, number, number, number, pointer, pointer, integer),
         ):
             function = getattr(library, f"regard_{name}")
-            function.argtypes, function.restype, function.errcheck = given, count, _complete
+            function.argtypes, function.restype, function.errcheck = given, integer, _complete
             setattr(self, name, function)
         self.huge = library.regard_huge
         self.huge.argtypes = [pointer, number]
