@@ -68,6 +68,8 @@ int regard_best(const float* x, int64_t rows, int64_t count, int64_t stride, int
     return attempt<regard::best>(x, rows, count, stride, most, values, places, threads);
 }
 
+int64_t regard_bytes_of_panel(int64_t kind, int64_t inputs) { return regard::bytes_of_panel(kind, inputs); }
+
 // Ask for huge pages, where the system has them: it is advice.
 void regard_huge(void* at, int64_t bytes) {
 #if defined(MADV_HUGEPAGE)

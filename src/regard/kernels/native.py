@@ -36,9 +36,10 @@ from regard.sharing import openmp_libraries
 
 FOLDER = Path(__file__).parent
 SOURCES = tuple(
-    FOLDER / f"{name}.cpp" for name in ("products", "slots", "sequences", "recurrences", "blocks", "exports")
+    FOLDER / f"{name}.cpp"
+    for name in ("products", "packing", "amx", "slots", "sequences", "recurrences", "blocks", "exports")
 )
-_HEADERS = tuple(FOLDER / name for name in ("calls.h", "threads.h", "vectors.h"))
+_HEADERS = tuple(FOLDER / name for name in ("calls.h", "products.h", "threads.h", "vectors.h"))
 HUGE_BYTES = 1 << 21  # of a huge page; weights that lie in such are read a tenth faster
 
 _OPTIONS = (
@@ -143,6 +144,8 @@ class Kernel:
         blocks: (blocks, where the keys and values of each lie, how many, step, threads).
         log_norms: (x, rows, numbers of a row, numbers from row to row, y in float64, threads).
         best: (x, rows, numbers of a row, numbers from row to row, how many, values, places, threads).
+        bytes_of_panel: (kind, inputs); gives the bytes of a panel of packed weights.
+        huge: (place, bytes): asks for huge pages.
 
     Raises:
         OSError: It cannot be loaded.
@@ -160,6 +163,8 @@ class Kernel:
     blocks: Callable[..., None]
     log_norms: Callable[..., None]
     best: Callable[..., None]
+    bytes_of_panel: Callable[[int, int], int]
+    huge: Callable[[int, int], None]
 
     def __init__(self, path: Path, made_by: str) -> None:
         library = ctypes.CDLL(str(path))
@@ -181,9 +186,10 @@ class Kernel:
             function = getattr(library, f"regard_{name}")
             function.argtypes, function.restype, function.errcheck = given, integer, _complete
             setattr(self, name, function)
-        self.huge = library.regard_huge
-        self.huge.argtypes = [pointer, number]
-        self.huge.restype = None
+        for name, given, result in (("bytes_of_panel", [number, number], number), ("huge", [pointer, number], None)):
+            function = getattr(library, f"regard_{name}")
+            function.argtypes, function.restype = given, result
+            setattr(self, name, function)
 
 
 def _complete(failed: int, function: object, given: tuple[Any, ...]) -> None:
@@ -356,7 +362,8 @@ def load() -> tuple[Kernel | None, str]:
         return None, f"{compiler} does not run"
     made_by = said.splitlines()[0].strip() if said.strip() else compiler
     source = b"\0".join(path.read_bytes() for path in (*SOURCES, *_HEADERS))
-    key = hashlib.sha256("\0".join((said, *_OPTIONS, *_NATIVE, _processor())).encode() + source).hexdigest()[:32]
+    options = (*_OPTIONS, *_withheld())
+    key = hashlib.sha256("\0".join((said, *options, *_NATIVE, _processor())).encode() + source).hexdigest()[:32]
     try:
         cached = cache_folder() / "kernels" / f"regard-{key}.so"
     except ResourceError:
@@ -368,7 +375,7 @@ def load() -> tuple[Kernel | None, str]:
             pass  # whole, and yet it cannot be loaded: it is compiled anew
     with tempfile.TemporaryDirectory(prefix="regard-") as folder:
         made, until = Path(folder) / "regard.so", time.monotonic() + _TIMEOUT_S
-        if not any(_compile((compiler, *_OPTIONS, native), made, until) for native in _NATIVE):
+        if not any(_compile((compiler, native, *options), made, until) for native in _NATIVE):
             return None, f"{made_by} cannot compile our kernels"
         if cached is not None:
             _keep(made.read_bytes(), cached)
@@ -410,6 +417,18 @@ def _processor() -> str:
         text = ""
     facts = dict(re.findall(r"^(model name|flags|Features|CPU part)\s*:\s*(.*)$", text, re.MULTILINE))
     return repr((platform.machine(), platform.processor(), sorted(facts.items())))
+
+
+def _withheld() -> tuple[str, ...]:
+    """Say with which options nothing is compiled that the system keeps from this process.
+
+    What AMX multiplies stands in registers of eight kilobytes, for which Linux wants to be asked: by the number 0x1023 of
+    arch_prctl, system call 158, on behalf of the process and those that it forks.
+    """
+    if "amx_tile" not in _processor():
+        return ()
+    is_given = ctypes.CDLL(None).syscall(158, 0x1023, 18) == 0
+    return () if is_given else ("-mno-amx-tile", "-mno-amx-bf16", "-mno-amx-int8")
 
 
 def _is_whole(path: Path) -> bool:

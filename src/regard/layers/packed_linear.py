@@ -7,7 +7,7 @@ other by few streams, and in fewer bytes where that is asked for:
 precision  bytes  weights                   products
 ========== ====== ========================= ==================================================================
 fp32       4      as they are               float32
-bf16       2      rounded to bfloat16       float32
+bf16       2      rounded to bfloat16       float32, of inputs that are rounded to bfloat16 too
 int8       1      rounded to 255 steps for  exact in integers: inputs have levels steps on each side, at least
                   each output               11 bits and 15 at most, of their row's greatest magnitude
 ========== ====== ========================= ==================================================================
@@ -73,15 +73,15 @@ class PackedLinear(nn.Module):
         # Plain attributes: neither parameters nor buffers, so that no optimizer, no file and no .to() takes them.
         self.bias_O = None if bias_O is None else bias_O.detach().clone()
         self.scales_O = torch.empty(self.out_features) if precision == "int8" else None
-        panels = -(-self.out_features // PANEL) * PANEL
-        inputs = self.in_features + (self.in_features % 2 if precision == "int8" else 0)
-        rows = self.out_features if kernel is None else panels
-        self.weights = _room(rows * inputs, _DTYPES[precision], kernel)
-        self._bind()
         weight_OI = weight_OI.detach().float()
         if kernel is None:
-            self._fill(weight_OI, inputs)
+            self.weights = torch.zeros(self.out_features, self.in_features, dtype=_DTYPES[precision])
+            self._fill(weight_OI)
         else:
+            panels = -(-self.out_features // PANEL)
+            bytes_of_panel = kernel.bytes_of_panel(_KINDS[precision], self.in_features)
+            self.weights = _room(panels * bytes_of_panel, kernel).view(panels, -1)
+            self._bind()
             kernel.pack(self._at, weight_OI.data_ptr(), *weight_OI.stride(), native.threads(), native.team())
         self.error = 0.0 if precision == "fp32" else self._measured(weight_OI)
 
@@ -93,7 +93,7 @@ class PackedLinear(nn.Module):
         most = float(exact_NO.abs().max())
         return float((self(x_NI) - exact_NO).abs().max()) / most if most else 0.0
 
-    def _fill(self, weight_OI: Tensor, inputs: int) -> None:
+    def _fill(self, weight_OI: Tensor) -> None:
         """Round the weights, some outputs at a time; they stay in the order in which they are."""
         for first in range(0, self.out_features, _CHUNK):
             some_OI = weight_OI[first : first + _CHUNK]
@@ -102,7 +102,7 @@ class PackedLinear(nn.Module):
                 self.scales_O[first : first + _CHUNK] = most_O1[:, 0] / 127.0
                 steps = (some_OI * (torch.full_like(most_O1, 127.0) / most_O1)).round()
                 some_OI = torch.nan_to_num(steps, 0.0, 0.0, 0.0)
-            self.weights.view(-1, inputs)[first : first + _CHUNK, : self.in_features] = some_OI
+            self.weights[first : first + _CHUNK] = some_OI
 
     def _bind(self) -> None:
         """Tell the kernels where everything lies."""
@@ -147,10 +147,11 @@ class PackedLinear(nn.Module):
         return y
 
     def _by_torch(self, x: Tensor) -> Tensor:
-        weight_OI = self.weights.view(self.out_features, -1)[:, : self.in_features]
+        weight_OI = self.weights
         if self.precision == "fp32":
             return nn.functional.linear(x, weight_OI, self.bias_O)
         if self.scales_O is None:
+            x = x.bfloat16().float()
             y = torch.cat([nn.functional.linear(x, part.float()) for part in weight_OI.split(_CHUNK)], -1)
         else:
             most = x.abs().amax(-1, keepdim=True)
@@ -204,29 +205,10 @@ class PackedLinear(nn.Module):
         part.activation = self.activation
         part.bias_O = None if self.bias_O is None else self.bias_O[first : first + count]
         part.scales_O = None if self.scales_O is None else self.scales_O[first : first + count]
-        inputs = self.in_features + (self.in_features % 2 if self.precision == "int8" else 0)
-        rows = count if self.kernel is None else -(-count // PANEL) * PANEL
-        part.weights = self.weights[first * inputs : (first + rows) * inputs]
+        each = 1 if self.kernel is None else PANEL
+        part.weights = self.weights[first // each : -(-(first + count) // each)]
         part._bind()
         return part
-
-    def unpacked(self) -> Tensor:
-        """Give the weights as they count, made anew.
-
-        Returns:
-            float32, weight_OI.
-        """
-        inputs = self.in_features + (self.in_features % 2 if self.precision == "int8" else 0)
-        if self.kernel is None:
-            weight_OI = self.weights.view(-1, inputs)
-        elif self.precision == "fp32":
-            weight_OI = self.weights.view(-1, inputs, PANEL).transpose(1, 2).flatten(0, 1)
-        elif self.precision == "bf16":
-            weight_OI = self.weights.view(-1, inputs, PANEL // 2, 2).permute(0, 3, 2, 1).flatten(0, 2)
-        else:
-            weight_OI = self.weights.view(-1, inputs // 2, PANEL, 2).transpose(1, 2).flatten(2).flatten(0, 1)
-        weight_OI = weight_OI[: self.out_features, : self.in_features].float()
-        return weight_OI if self.scales_O is None else weight_OI * self.scales_O[:, None]
 
     def train(self, mode: bool = True) -> Self:
         if mode:
@@ -269,12 +251,11 @@ def levels(inputs: int) -> int:
     return min(32767, (2**31 - 1) // (127 * max(inputs, 1)))
 
 
-def _room(count: int, dtype: torch.dtype, kernel: Kernel | None) -> Tensor:
-    """Make room for weights; for our own kernels in huge pages, where there are many."""
-    size = count * dtype.itemsize
-    if kernel is None or size < 2 * HUGE_BYTES:
-        return torch.zeros(count, dtype=dtype)
+def _room(size: int, kernel: Kernel) -> Tensor:
+    """Make room for so many bytes of weights; in huge pages, where there are many."""
+    if size < 2 * HUGE_BYTES:
+        return torch.zeros(size, dtype=torch.uint8)
     memory = torch.empty(size + HUGE_BYTES, dtype=torch.uint8)
     begin = -memory.data_ptr() % HUGE_BYTES
     kernel.huge(memory.data_ptr() + begin, size)
-    return memory[begin : begin + size].view(dtype)
+    return memory[begin : begin + size]
