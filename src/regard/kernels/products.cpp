@@ -12,6 +12,7 @@
 namespace {
 
 constexpr int MOST_ROWS = WIDTH == 16 ? 12 : 6;
+constexpr int64_t SIDE_BY_SIDE = WIDTH == 16 ? 2 : 1;  // panels of many rows: a row's number is brought once for them
 constexpr int64_t FEW_ROWS = 48;         // up to here a thread prepares all rows itself, and nobody waits
 constexpr int64_t GROUPS = 32;           // of rows that go through a panel one after the other
 constexpr int64_t ROW_CHUNK = GROUPS * MOST_ROWS, NUMBER_CHUNK = 768;
@@ -365,7 +366,9 @@ void group_wide(int64_t rows, const int32_t* x, const int16_t* wide, int64_t fro
 
 // Where sums go is asked for before they are computed.
 inline void ask_for_y(const Call& c, int64_t rows, int64_t row, int64_t panel) {
-    for (int64_t r = 0; r < rows; ++r) __builtin_prefetch(c.y + (row + r) * c.m.outputs + panel * PANEL, 1);
+    for (int64_t r = 0; r < rows; ++r)
+        for (int64_t p = 0; p < SIDE_BY_SIDE; ++p)
+            __builtin_prefetch(c.y + (row + r) * c.m.outputs + (panel + p) * PANEL, 1);
 }
 
 // A panel of int8 × groups of rows, packed by inputs: what is widened at once stays in the first cache for all of them.
@@ -481,7 +484,7 @@ void multiply(const Call& c, const Laid& laid, int64_t chunk, int64_t begin, int
     const int64_t row = laid.row + laid.first(chunk);
     const float* scales_N = KIND == INT8 ? laid.scales_N + laid.first(chunk) : nullptr;
     for (int64_t from = 0; from < laid.numbers; from += laid.some)
-        for (int64_t panel = begin; panel < end; ++panel) {
+        for (int64_t panel = begin; panel < end; panel += SIDE_BY_SIDE) {
             if constexpr (KIND == INT8 && IS_WIDENED) {
                 panel_wide(c, groups, laid.at(chunk, 0, 0, groups), laid.numbers, row, panel, scales_N);
                 continue;
@@ -489,9 +492,9 @@ void multiply(const Call& c, const Laid& laid, int64_t chunk, int64_t begin, int
             for (int64_t group = 0; group < groups.count; ++group) {
                 const int64_t first = groups.first(group), rows = groups.first(group + 1) - first;
                 ask_for_y(c, rows, row + first, panel);
-                strip<KIND, true>(c, (int)rows, laid.at(chunk, from, first, groups), 0, row + first, panel, panel + 1, from,
-                                  std::min(laid.some, laid.numbers - from), {AHEAD_BYTES, step_bytes(KIND)},
-                                  KIND == INT8 ? scales_N + first : nullptr);
+                strip<KIND, true>(c, (int)rows, laid.at(chunk, from, first, groups), 0, row + first, panel,
+                                  std::min(panel + SIDE_BY_SIDE, end), from, std::min(laid.some, laid.numbers - from),
+                                  {AHEAD_BYTES, step_bytes(KIND)}, KIND == INT8 ? scales_N + first : nullptr);
             }
         }
     finish(c, row, groups.rows, begin, end);
