@@ -24,6 +24,7 @@ constexpr int64_t SQUARE = SIDE * LINE;       // its bytes
 constexpr int64_t FEW_ROWS = 32;              // up to here a thread prepares all rows itself
 constexpr int64_t NEAR_BYTES = 1 << 20;       // of panels that rows go through one after the other: half the second cache
 constexpr int64_t LAID_BYTES = 1 << 25;       // of rows that are laid out at once, or one chunk's
+constexpr int64_t SUMMED = 4096;              // inputs of a product that are summed at once
 constexpr int64_t AHEAD_BYTES = 2048;         // weights of few rows are asked for so far ahead
 
 // How many rows those of sums and of rows have.
@@ -57,23 +58,62 @@ constexpr int most_panels(int64_t kind) { return kind == INT8 ? 2 : 3; }
 // Bytes of a row, laid out.
 constexpr int64_t row_bytes(int64_t kind) { return LINE * rows_matrices(kind); }
 
-// Lay a row out that stands at x into its places, SQUARE bytes and more apart.
-template <int64_t KIND>
-float lay_out(const Matrix& m, const float* x, int16_t* quantized, char* to, int64_t apart) {
-    const int64_t steps = steps_of(m);
-    if constexpr (KIND == BF16) {
-        for (int64_t s = 0, k = 0; s < steps; ++s, k += 32, to += apart) {
-            const int64_t left = m.inputs - k;
-            const __mmask16 low = left >= 16 ? 0xffff : (1u << left) - 1;
-            const __mmask16 high = left >= 32 ? 0xffff : left > 16 ? (1u << (left - 16)) - 1 : 0;
-            _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh(_mm512_maskz_loadu_ps(high, x + k + 16),
-                                                                 _mm512_maskz_loadu_ps(low, x + k)));
-        }
-        return 1;
+// The places where two rows of sixteen numbers of 16 bits become sixteen pairs.
+const __m512i PAIRS = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20,
+                                       4, 19, 3, 18, 2, 17, 1, 16, 0);
+
+// Sixteen rows of sixteen words become columns.
+inline void turn(__m512i (&x)[16]) {
+    __m512i y[16];
+    for (int i = 0; i < 16; i += 2) {  // pairs of rows, then of pairs: by four words
+        y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
+        y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
     }
+    for (int i = 0; i < 16; i += 4)
+        for (int j = 0; j < 2; ++j) {
+            x[i + 2 * j] = _mm512_unpacklo_epi64(y[i + j], y[i + 2 + j]);
+            x[i + 2 * j + 1] = _mm512_unpackhi_epi64(y[i + j], y[i + 2 + j]);
+        }
+    for (int i = 0; i < 4; ++i) {  // quarters: of x[i], x[i + 4], x[i + 8] and x[i + 12]
+        __m512i low = _mm512_shuffle_i32x4(x[i], x[i + 4], 0x88), high = _mm512_shuffle_i32x4(x[i], x[i + 4], 0xdd);
+        __m512i more = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0x88);
+        __m512i most = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0xdd);
+        y[i] = _mm512_shuffle_i32x4(low, more, 0x88), y[i + 8] = _mm512_shuffle_i32x4(low, more, 0xdd);
+        y[i + 4] = _mm512_shuffle_i32x4(high, most, 0x88), y[i + 12] = _mm512_shuffle_i32x4(high, most, 0xdd);
+    }
+    for (int i = 0; i < 16; ++i) x[i] = y[i];
+}
+
+inline __mmask16 first(int64_t count) { return count >= 16 ? 0xffff : count > 0 ? (1u << count) - 1 : 0; }
+
+// Up to sixteen lines (rows, or outputs) of up to 32 inputs, as bfloat16 and filled up with zeros: as a matrix of lines, or
+// turned, of pairs of inputs. Either lines or inputs stand side by side.
+inline void square(const float* x, int64_t line, int64_t step, int64_t lines, int64_t inputs, bool is_turned, char* to) {
+    __m512i words[16];
+    if (step == 1) {
+        for (int i = 0; i < 16; ++i) {
+            const __mmask16 low = i < lines ? first(inputs) : 0, high = i < lines ? first(inputs - 16) : 0;
+            words[i] = (__m512i)_mm512_cvtne2ps_pbh(_mm512_maskz_loadu_ps(high, x + i * line + 16),
+                                                    _mm512_maskz_loadu_ps(low, x + i * line));
+        }
+    } else {
+        for (int i = 0; i < 16; ++i) {
+            const __mmask16 even = 2 * i < inputs ? first(lines) : 0, odd = 2 * i + 1 < inputs ? first(lines) : 0;
+            __m512i both = (__m512i)_mm512_cvtne2ps_pbh(_mm512_maskz_loadu_ps(odd, x + (2 * i + 1) * step),
+                                                        _mm512_maskz_loadu_ps(even, x + 2 * i * step));
+            words[i] = _mm512_permutexvar_epi16(PAIRS, both);
+        }
+    }
+    if (is_turned == (step == 1)) turn(words);
+    for (int i = 0; i < 16; ++i) _mm512_storeu_si512(to + i * LINE, words[i]);
+}
+
+// Lay a row out as two bytes a number, SQUARE apart; from step to step it goes two squares.
+float halve(const Matrix& m, const float* x, int16_t* quantized, char* to) {
+    const int64_t steps = steps_of(m);
     const float scale = quantize(x, m.inputs, m.levels, quantized);
     for (int64_t k = m.inputs; k < steps * LINE; ++k) quantized[k] = 0;
-    for (int64_t s = 0; s < steps; ++s, quantized += LINE, to += apart)
+    for (int64_t s = 0; s < steps; ++s, quantized += LINE, to += 2 * SQUARE)
         for (int half = 0; half < 2; ++half) {
             const __m512i q = _mm512_loadu_si512(quantized + 32 * half);
             _mm256_storeu_si256((__m256i*)(to + 32 * half), _mm512_cvtepi16_epi8(_mm512_srai_epi16(q, 8)));
@@ -93,14 +133,20 @@ struct Laid {
     static int64_t bytes(const Matrix& m, int64_t rows) {
         return (rows + SIDE - 1) / SIDE * SIDE * steps_of(m) * row_bytes(KIND);
     }
-    // Of sixteen rows.
-    const char* at(int64_t sixteen) const { return to + sixteen * SIDE * steps_of(c.m) * row_bytes(KIND); }
-    void lay_out_sixteen(int64_t sixteen) const {
-        thread_local std::vector<int16_t> quantized;
-        if (KIND == INT8) quantized.resize(steps_of(c.m) * LINE);
-        for (int64_t r = sixteen * SIDE; r < std::min((sixteen + 1) * SIDE, rows); ++r)
-            scales_N[r] = lay_out<KIND>(c.m, c.x + (row + r) * c.stride, quantized.data(),
-                                        (char*)at(sixteen) + r % SIDE * LINE, SIDE * row_bytes(KIND));
+    char* at(int64_t sixteen) const { return to + sixteen * SIDE * steps_of(c.m) * row_bytes(KIND); }
+
+    void lay_out(int64_t sixteen) const {
+        const int64_t begin = sixteen * SIDE, end = std::min(begin + SIDE, rows);
+        const float* x = c.x + (row + begin) * c.stride;
+        if constexpr (KIND == BF16) {
+            for (int64_t s = 0, k = 0; s < steps_of(c.m); ++s, k += 2 * SIDE)
+                square(x + k * c.step, c.stride, c.step, end - begin, c.m.inputs - k, false, at(sixteen) + s * SQUARE);
+        } else {
+            thread_local std::vector<int16_t> quantized;
+            quantized.resize(steps_of(c.m) * LINE);
+            for (int64_t r = begin; r < end; ++r, x += c.stride)
+                scales_N[r] = halve(c.m, x, quantized.data(), at(sixteen) + (r - begin) * LINE);
+        }
     }
 };
 
@@ -157,36 +203,38 @@ __attribute__((noinline)) void squares(const char* x, const char* weights, int64
 
 // Sixteen rows, or the last ones, × P panels.
 template <int64_t KIND, int P>
-void one(const Laid<KIND>& laid, int64_t first, int64_t rows, int64_t panel, int64_t ahead) {
+void one(const Laid<KIND>& laid, int64_t first, int64_t rows, const char* weights, int64_t panel, int64_t ahead) {
     const Call& c = laid.c;
     const int64_t bytes = panel_bytes(c.m), row = laid.row + first;
     for (int64_t r = 0; r < rows; ++r)  // where sums go is asked for before they are computed
-        for (int p = 0; p < P; ++p) __builtin_prefetch(c.y + (row + r) * c.m.outputs + (panel + p) * PANEL, 1);
+        for (int p = 0; p < P; ++p) __builtin_prefetch(c.y + (row + r) * c.y_row + (panel + p) * PANEL, 1);
     alignas(64) int32_t sums[rows_matrices(KIND) * P * SIDE * PANEL];
-    squares<KIND, P>(laid.at(first / SIDE), (const char*)c.m.weights + panel * bytes, bytes, steps_of(c.m), ahead, sums);
+    squares<KIND, P>(laid.at(first / SIDE), weights, bytes, steps_of(c.m), ahead, sums);
     if constexpr (KIND == INT8) {
         const int32_t* low = sums + P * SIDE * PANEL;
         for (int64_t i = 0; i < rows * P * PANEL; ++i) sums[i] = (int32_t)((uint32_t)sums[i] * 256 + (uint32_t)low[i]);
         give_int8<P>(c, sums, (int)rows, row, panel, laid.scales_N + first);
     } else {
-        give<P>(c, (const float*)sums, (int)rows, row, panel, true, true);
+        give<P>(c, (const float*)sums, (int)rows, row, panel, !c.adds, true);
     }
 }
 
-// Some rows × some panels: the panels come from memory for the first rows, and stay near for all others.
+// Some rows × some panels, whose weights are given: they come from memory for the first rows, and stay near for all others.
 template <int64_t KIND>
-void multiply(const Laid<KIND>& laid, int64_t begin, int64_t end, int64_t from, int64_t last) {
+void multiply(const Laid<KIND>& laid, int64_t begin, int64_t end, const char* weights, int64_t from, int64_t last) {
     constexpr int MOST = most_panels(KIND);
+    const int64_t bytes = panel_bytes(laid.c.m);
     Shape shape;
     for (int64_t row = begin; row < end; row += SIDE) {
         const int64_t rows = std::min(SIDE, end - row), ahead = row == begin ? AHEAD_BYTES : 0;
         shape.set(rows);
         int64_t panel = from;
-        for (; panel + MOST <= last; panel += MOST) one<KIND, MOST>(laid, row, rows, panel, ahead);
+        const char* at = weights;
+        for (; panel + MOST <= last; panel += MOST, at += MOST * bytes) one<KIND, MOST>(laid, row, rows, at, panel, ahead);
         if (MOST > 2 && last - panel == 2)
-            one<KIND, 2>(laid, row, rows, panel, ahead);
+            one<KIND, 2>(laid, row, rows, at, panel, ahead);
         else if (panel < last)
-            one<KIND, 1>(laid, row, rows, panel, ahead);
+            one<KIND, 1>(laid, row, rows, at, panel, ahead);
         finish(laid.c, laid.row + row, rows, from, last);
     }
 }
@@ -205,15 +253,17 @@ void few(const Call& c, int threads, Team team) {
         if ((int64_t)room.size() < Laid<KIND>::bytes(c.m, c.rows)) room.resize(Laid<KIND>::bytes(c.m, c.rows));
         float scales_N[FEW_ROWS];
         const Laid<KIND> laid{c, 0, c.rows, room.data(), scales_N};
-        for (int64_t at = 0; at * SIDE < c.rows; ++at) laid.lay_out_sixteen(at);
+        for (int64_t at = 0; at * SIDE < c.rows; ++at) laid.lay_out(at);
         for (int64_t at; (at = next.fetch_add(1, std::memory_order_relaxed)) < blocks;)
-            multiply<KIND>(laid, 0, c.rows, at * block, std::min((at + 1) * block, panels));
+            multiply<KIND>(laid, 0, c.rows, (const char*)c.m.weights + at * block * panel_bytes(c.m), at * block,
+                           std::min((at + 1) * block, panels));
     }, team, threads);
 }
 
-// Many rows are laid out by all threads, which then take blocks of panels × chunks of them until none is left.
-template <int64_t KIND>
-void many(const Call& c, int threads, Team team) {
+// Many rows are laid out by all threads, which then take blocks of panels × chunks of them until none is left. Where a
+// block's weights are: weights(first panel, the one behind the last).
+template <int64_t KIND, typename Weights>
+void many(const Call& c, int threads, Team team, const Weights& weights) {
     constexpr int MOST = most_panels(KIND);
     thread_local std::vector<char> room;
     thread_local std::vector<float> scales;
@@ -228,12 +278,12 @@ void many(const Call& c, int threads, Team team) {
         const int64_t block = std::max<int64_t>(fit / MOST, 1) * MOST, blocks = (panels + block - 1) / block;
         const int64_t sixteens = (laid.rows + SIDE - 1) / SIDE;
         const int64_t chunks = std::min(std::max<int64_t>(4 * threads / blocks, 1), sixteens);
-        take_all(sixteens, threads, team, [&](int64_t at) { laid.lay_out_sixteen(at); });
+        take_all(sixteens, threads, team, [&](int64_t at) { laid.lay_out(at); });
         take_all(chunks * blocks, threads, team, [&](int64_t at) {
-            const int64_t first = at / chunks * block, chunk = at % chunks;
+            const int64_t from = at / chunks * block, last = std::min(from + block, panels), chunk = at % chunks;
             const int64_t begin = share(sixteens, chunk, chunks) * SIDE;
             const int64_t end = std::min(share(sixteens, chunk + 1, chunks) * SIDE, laid.rows);
-            multiply<KIND>(laid, begin, end, first, std::min(first + block, panels));
+            multiply<KIND>(laid, begin, end, weights(from, last), from, last);
         });
     }
 }
@@ -241,7 +291,8 @@ void many(const Call& c, int threads, Team team) {
 template <int64_t KIND>
 void product(const Call& c, int threads, Team team) {
     if (c.rows <= FEW_ROWS) return few<KIND>(c, threads, team);
-    many<KIND>(c, threads, team);
+    many<KIND>(c, threads, team,
+               [&](int64_t from, int64_t) { return (const char*)c.m.weights + from * panel_bytes(c.m); });
 }
 
 }  // namespace
@@ -250,10 +301,45 @@ namespace regard {
 
 // y = act(x Wᵀ + b) with weights of bf16 or int8, as linear has it.
 void linear_amx(const Matrix* m, const float* x, int64_t rows, int64_t stride, float* y, int threads, Team team) {
-    const Call c{*m, x, rows, stride, y};
+    const Call c{*m, x, rows, stride, y, m->outputs};
     if (m->kind == BF16) return product<BF16>(c, threads, team);
     product<INT8>(c, threads, team);
 }
+
+bool multiplies() { return true; }
+
+// Some inputs after the others; of these each block of weights is rounded and laid out by the thread that takes it, where it
+// stays near.
+void multiply(const Product* p, int threads, Team team) {
+    if (!p->rows || !p->outputs) return;
+    int64_t begin = 0;
+    do {
+        const Matrix m{BF16, p->outputs, std::min(p->inputs - begin, SUMMED), NONE, 0, nullptr, nullptr,
+                       begin ? nullptr : p->bias};
+        const float *x = p->x + begin * p->x_input, *w = p->w + begin * p->w_input;
+        const Call c{m, x, p->rows, p->x_row, p->y, p->y_row, p->x_input, p->adds || begin};
+        many<BF16>(c, threads, team, [&](int64_t from, int64_t last) {
+            thread_local std::vector<char> room;
+            const int64_t steps = steps_of(m), bytes = panel_bytes(m);
+            if ((int64_t)room.size() < (last - from) * bytes) room.resize((last - from) * bytes);
+            for (int64_t panel = from; panel < last; ++panel)
+                for (int64_t s = 0, k = 0; s < steps; ++s, k += 2 * SIDE)
+                    square(w + panel * PANEL * p->w_output + k * p->w_input, p->w_output, p->w_input,
+                           m.outputs - panel * PANEL, m.inputs - k, true,
+                           room.data() + (panel - from) * bytes + s * SQUARE);
+            return (const char*)room.data();
+        });
+    } while ((begin += SUMMED) < p->inputs);
+}
+
+}  // namespace regard
+
+#else
+
+namespace regard {
+
+bool multiplies() { return false; }
+void multiply(const Product*, int, Team) {}
 
 }  // namespace regard
 

@@ -12,6 +12,17 @@ struct Matrix {
     const float* bias;    // or null
 };
 
+// y = x Wᵀ + b, or y += x Wᵀ + b, of float32: x and W are rounded to bfloat16, sums are float32. Of x rows or inputs stand side
+// by side, of W outputs or inputs.
+struct Product {
+    int64_t rows, outputs, inputs;
+    const float *x, *w;
+    const float* bias;  // or null
+    float* y;
+    int64_t x_row, x_input, w_output, w_input, y_row;  // numbers from one to the next
+    int64_t adds;
+};
+
 // Attention of the same number of queries into each slot.
 struct Slots {
     const float *q, *k, *v;
@@ -108,6 +119,8 @@ namespace regard {
 void pack(const Matrix* m, const float* weights, int64_t output_step, int64_t input_step, int threads, Team team);
 int64_t bytes_of_panel(int64_t kind, int64_t inputs);
 void linear(const Matrix* m, const float* x, int64_t rows, int64_t stride, float* y, int threads, Team team);
+bool multiplies();  // whether multiply is to be had
+void multiply(const Product* product, int threads, Team team);
 void linear_amx(const Matrix* m, const float* x, int64_t rows, int64_t stride, float* y, int threads, Team team);
 void slots(const Slots* slots, int threads);
 void sequences(const Sequences* sequences, int threads, Team team);

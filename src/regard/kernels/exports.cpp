@@ -33,6 +33,12 @@ int regard_linear(const Matrix* m, const float* x, int64_t rows, int64_t stride,
     return attempt<regard::linear>(m, x, rows, stride, y, threads, team);
 }
 
+int regard_multiply(const Product* product, int threads, Team team) {
+    return attempt<regard::multiply>(product, threads, team);
+}
+
+int64_t regard_multiplies() { return regard::multiplies(); }
+
 int regard_slots(const Slots* slots, int threads) { return attempt<regard::slots>(slots, threads); }
 
 int regard_sequences(const Sequences* sequences, int threads, Team team) {

@@ -60,6 +60,16 @@ class Matrix(ctypes.Structure):
     )
 
 
+class Product(ctypes.Structure):
+    """A product of float32 that are rounded to bfloat16, as the kernels see it; strides are in numbers."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("rows", "outputs", "inputs")),
+        *((name, ctypes.c_void_p) for name in ("x", "w", "bias", "y")),
+        *((name, ctypes.c_int64) for name in ("x_row", "x_input", "w_output", "w_input", "y_row", "adds")),
+    )
+
+
 class Slots(ctypes.Structure):
     """Queries, keys and values of attention into slots, as the kernels see them; strides are in numbers.
 
@@ -135,6 +145,7 @@ class Kernel:
     Attributes:
         linear: (matrix, x, rows, numbers from row to row, y, threads, team or None).
         pack: (matrix, weights, numbers from output to output, and from input to input, threads, team or None).
+        multiply: (product, threads, team or None); where ``multiplies()``.
         slots: (slots, threads).
         sequences: (sequences, threads, team or None).
         sequences_back: (sequences, gradients, threads, team or None).
@@ -144,6 +155,7 @@ class Kernel:
         blocks: (blocks, where the keys and values of each lie, how many, step, threads).
         log_norms: (x, rows, numbers of a row, numbers from row to row, y in float64, threads).
         best: (x, rows, numbers of a row, numbers from row to row, how many, values, places, threads).
+        multiplies: (); says whether the processor multiplies matrices of bfloat16.
         bytes_of_panel: (kind, inputs); gives the bytes of a panel of packed weights.
         huge: (place, bytes): asks for huge pages.
 
@@ -154,6 +166,7 @@ class Kernel:
 
     linear: Callable[..., None]
     pack: Callable[..., None]
+    multiply: Callable[..., None]
     slots: Callable[..., None]
     sequences: Callable[..., None]
     sequences_back: Callable[..., None]
@@ -163,6 +176,7 @@ class Kernel:
     blocks: Callable[..., None]
     log_norms: Callable[..., None]
     best: Callable[..., None]
+    multiplies: Callable[[], int]
     bytes_of_panel: Callable[[int, int], int]
     huge: Callable[[int, int], None]
 
@@ -173,6 +187,7 @@ class Kernel:
         for name, *given in (
             ("linear", pointer, pointer, number, number, pointer, integer, pointer),
             ("pack", pointer, pointer, number, number, integer, pointer),
+            ("multiply", pointer, integer, pointer),
             ("slots", pointer, integer),
             ("sequences", pointer, integer, pointer),
             ("sequences_back", pointer, pointer, integer, pointer),
@@ -186,7 +201,11 @@ class Kernel:
             function = getattr(library, f"regard_{name}")
             function.argtypes, function.restype, function.errcheck = given, integer, _complete
             setattr(self, name, function)
-        for name, given, result in (("bytes_of_panel", [number, number], number), ("huge", [pointer, number], None)):
+        for name, given, result in (
+            ("multiplies", [], number),
+            ("bytes_of_panel", [number, number], number),
+            ("huge", [pointer, number], None),
+        ):
             function = getattr(library, f"regard_{name}")
             function.argtypes, function.restype = given, result
             setattr(self, name, function)

@@ -368,7 +368,7 @@ void group_wide(int64_t rows, const int32_t* x, const int16_t* wide, int64_t fro
 inline void ask_for_y(const Call& c, int64_t rows, int64_t row, int64_t panel) {
     for (int64_t r = 0; r < rows; ++r)
         for (int64_t p = 0; p < SIDE_BY_SIDE; ++p)
-            __builtin_prefetch(c.y + (row + r) * c.m.outputs + (panel + p) * PANEL, 1);
+            __builtin_prefetch(c.y + (row + r) * c.y_row + (panel + p) * PANEL, 1);
 }
 
 // A panel of int8 × groups of rows, packed by inputs: what is widened at once stays in the first cache for all of them.
@@ -550,7 +550,7 @@ namespace regard {
 // y = act(x Wᵀ + b): rows of x are stride numbers apart, those of y as many as there are outputs.
 void linear(const Matrix* m, const float* x, int64_t rows, int64_t stride, float* y, int threads, Team team) {
     if (!rows || !m->outputs) return;
-    Call c{*m, x, rows, stride, y};
+    Call c{*m, x, rows, stride, y, m->outputs};
     switch (m->kind) {
         case FP32: return product<FP32>(c, threads, team);
         case BF16: return product<BF16>(c, threads, team);

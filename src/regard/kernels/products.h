@@ -58,6 +58,9 @@ struct Call {
     const float* x;
     int64_t rows, stride;  // of x
     float* y;
+    int64_t y_row;         // numbers from row to row
+    int64_t step = 1;      // of x, from input to input
+    bool adds = false;     // to what y holds
 };
 
 // As an integer of |x|, the greater the greater: what is not a number is above all others.
@@ -102,7 +105,7 @@ void give(const Call& c, const float* out, int rows, int64_t row, int64_t panel,
     int64_t from = panel * PANEL, count = std::min<int64_t>(P * PANEL, c.m.outputs - from);
     const float* bias = last && c.m.bias ? c.m.bias + from : nullptr;
     for (int r = 0; r < rows; ++r, out += P * PANEL) {
-        float* y = c.y + (row + r) * c.m.outputs + from;
+        float* y = c.y + (row + r) * c.y_row + from;
         for (int64_t j = 0; j < count; j += WIDTH) {
             Floats value = *(const Floats*)(out + j);
             if (!first) value += read(y + j, count - j);
@@ -122,7 +125,7 @@ void give_int8(const Call& c, const int32_t* out, int rows, int64_t row, int64_t
         if (c.m.bias) bias[part] = read(c.m.bias + from + part * WIDTH, count - part * WIDTH);
     }
     for (int r = 0; r < rows; ++r, out += P * PANEL) {
-        float* y = c.y + (row + r) * c.m.outputs + from;
+        float* y = c.y + (row + r) * c.y_row + from;
         for (int part = 0; part < P * PARTS; ++part) {
             Floats value = __builtin_convertvector(*(const Ints*)(out + part * WIDTH), Floats) * scales[part] * scales_N[r];
             hold(value);
@@ -157,7 +160,7 @@ void activate(float* y, int64_t count) {
 inline void finish(const Call& c, int64_t row, int64_t rows, int64_t begin, int64_t end) {
     int64_t from = begin * PANEL, count = std::min(end * PANEL, c.m.outputs) - from;
     for (int64_t n = row; n < row + rows; ++n) {
-        float* y = c.y + n * c.m.outputs + from;
+        float* y = c.y + n * c.y_row + from;
         switch (c.m.act) {
             case RELU: activate<RELU>(y, count); break;
             case GELU_TANH: activate<GELU_TANH>(y, count); break;

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from regard.kernels.native import Kernel
+from regard.kernels.rounded import multiply, serving
 from regard.models.scoring import TokenScorer
 from regard.tasks.task import Loss, Task, cross_entropy
 
@@ -65,6 +67,7 @@ class _Lots:
     dtype: torch.dtype
     compare: Compare
     size: int  # of a lot, in rows
+    kernel: Kernel | None = None  # multiplies, rounding to bfloat16, where ``dtype`` is float32
 
     def run(
         self, hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, labels_N: Tensor, wants: Sequence[bool]
@@ -87,22 +90,50 @@ class _Lots:
             # No view of it: a compiled comparison would be compiled once more for views.
             sizes = (len(labels_C), scores_CW.shape[1])
             logits_CW = scores_CW.new_empty(0).set_(scores_CW.untyped_storage(), 0, sizes, (sizes[1], 1))
-            _product(rows_CD, table_VD, added_V, logits_CW[:, :vocab_size])
+            self._score(rows_CD, table_VD, added_V, logits_CW[:, :vocab_size])
             smoothed, nll, *grads = self.compare(logits_CW, labels_C, self.smoothing, any(wants), vocab_size)
             sums.append((smoothed, nll))
             if not grads:
                 continue
             grad_CV = grads.pop()[:, :vocab_size]
             if grad_ND is not None:
-                torch.mm(grad_CV, table_VD, out=grad_ND[start : start + size])
+                self._product(grad_CV, table_VD, grad_ND[start : start + size])
             if wants_weight:
-                grad_VD = _plus_product(grad_VD, grad_CV, rows_CD, weight_VD.dtype)
+                grad_VD = self._plus_product(grad_VD, grad_CV, rows_CD, weight_VD.dtype)
             if wants_bias:
                 grad_C = grad_CV.sum(0, dtype=weight_VD.dtype)
                 grad_V = grad_C if grad_V is None else grad_V.add_(grad_C)
             del grad_CV
         loss, report = (torch.stack(one).sum() for one in zip(*sums, strict=True))
         return loss, report, [None if grad_ND is None else grad_ND.to(hidden_ND.dtype), grad_VD, grad_V]
+
+    def _score(self, rows_CD: Tensor, table_VD: Tensor, added_V: Tensor | None, to_CV: Tensor) -> None:
+        """Score rows in a place that is there."""
+        if self.kernel is not None:
+            multiply(self.kernel, rows_CD, table_VD, added_V, out=to_CV)
+        elif added_V is None:
+            torch.mm(rows_CD, table_VD.T, out=to_CV)
+        else:
+            torch.addmm(added_V, rows_CD, table_VD.T, out=to_CV)
+
+    def _product(self, grad_CV: Tensor, table_VD: Tensor, to_CD: Tensor) -> None:
+        """Give the rows' gradient, in a place that is there."""
+        if self.kernel is not None:
+            multiply(self.kernel, grad_CV, table_VD.T, out=to_CD)
+        else:
+            torch.mm(grad_CV, table_VD, out=to_CD)
+
+    def _plus_product(
+        self, total_VD: Tensor | None, grad_CV: Tensor, rows_CD: Tensor, dtype: torch.dtype
+    ) -> Tensor:
+        """Add gradᵀ · rows, in place, in the parameter's own precision."""
+        if self.kernel is not None:
+            return multiply(self.kernel, grad_CV.T, rows_CD.T, out=total_VD, adds=total_VD is not None)
+        if total_VD is None:
+            return (grad_CV.T @ rows_CD).to(dtype)
+        if total_VD.dtype == grad_CV.dtype:
+            return total_VD.addmm_(grad_CV.T, rows_CD)
+        return total_VD.add_(grad_CV.T @ rows_CD)
 
 
 class _Fused(torch.autograd.Function):
@@ -136,23 +167,6 @@ class _Fused(torch.autograd.Function):
                 _, _, grads = ctx.lots.run(*tensors, ctx.needs_input_grad[:3])
         scaled = (None if one is None else one.mul_(grad.to(one.dtype)) for one in grads)
         return *scaled, None, None, None
-
-
-def _product(rows_CD: Tensor, table_VD: Tensor, added_V: Tensor | None, to_CV: Tensor) -> None:
-    """Score rows in a place that is there."""
-    if added_V is None:
-        torch.mm(rows_CD, table_VD.T, out=to_CV)
-    else:
-        torch.addmm(added_V, rows_CD, table_VD.T, out=to_CV)
-
-
-def _plus_product(total_VD: Tensor | None, grad_CV: Tensor, rows_CD: Tensor, dtype: torch.dtype) -> Tensor:
-    """Add gradᵀ · rows, in place, in the parameter's own precision."""
-    if total_VD is None:
-        return (grad_CV.T @ rows_CD).to(dtype)
-    if total_VD.dtype == grad_CV.dtype:
-        return total_VD.addmm_(grad_CV.T, rows_CD)
-    return total_VD.add_(grad_CV.T @ rows_CD)
 
 
 @dataclass(frozen=True)
@@ -189,9 +203,11 @@ class VocabularyLoss:
         if len(labels_N) <= size:
             return self.whole(model.head(hidden_ND), labels_N, smoothing)
         read_ND = model.before_output(hidden_ND)
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else last.weight.dtype
+        kernel = serving(read_ND, last.weight) if last.bias is None else serving(read_ND, last.weight, last.bias)
+        is_narrow = kernel is None and torch.is_autocast_enabled(device)
+        dtype = torch.get_autocast_dtype(device) if is_narrow else last.weight.dtype
         with torch.autocast(device, enabled=False):
-            lots = _Lots(smoothing, dtype, self.compare, size)
+            lots = _Lots(smoothing, dtype, self.compare, size, kernel)
             loss, report = _Fused.apply(read_ND, last.weight, last.bias, labels_N, lots, differentiates)
         return Loss(loss, report)
 

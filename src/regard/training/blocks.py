@@ -15,19 +15,26 @@ from regard.layers.block import Block
 from regard.layers.dropout import Dropout
 from regard.layers.own_kernels import can_use_own_kernels, use_own_kernels
 from regard.layers.relative import RelativeBlock
+from regard.layers.rounded_linear import RoundedLinear
 
 
-def quicken(model: nn.Module) -> None:
+def quicken(model: nn.Module, precision: str) -> None:
     """Let every dropout draw its bits by :class:`regard.layers.dropout.Dropout`, and on a CPU our own kernels attend.
+
+    Where a processor multiplies matrices of bfloat16, and that is the precision, they multiply for linear layers too: see
+    :class:`regard.layers.rounded_linear.RoundedLinear`.
 
     Args:
         model: The model, where it is trained.
+        precision: ``fp32`` or ``bf16``.
     """
-    if can_use_own_kernels(model):
-        use_own_kernels()
+    kernel = use_own_kernels() if can_use_own_kernels(model) else None
+    is_rounded = precision == "bf16" and kernel is not None and kernel.multiplies()
     for module in model.modules():
         if type(module) is nn.Dropout:
             module.__class__ = Dropout
+        elif type(module) is nn.Linear and is_rounded:
+            module.__class__ = RoundedLinear
 
 
 def compile_blocks(model: nn.Module) -> None:

@@ -1,0 +1,116 @@
+"""Linear layers in training whose products are of bfloat16 and all else float32; see ``amx.cpp``."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.kernels import native
+
+
+def linear(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tensor | None:
+    """y = x Wᵀ + b where autocast asks for bfloat16 on a CPU, by a processor that multiplies matrices of it.
+
+    x and W are rounded to bfloat16 while they are laid out for the processor; sums, y and all gradients are float32.
+    Autocast's own products round their results too, and leave narrow tensors to all that comes behind them. In the
+    backward pass gradients are rounded likewise:
+
+        ∂x = ∂y W,    ∂W = ∂yᵀ x,    ∂b = Σ ∂y (not rounded).
+
+    Args:
+        x: float32, (…, I).
+        weight_OI: float32.
+        bias_O: float32, or None.
+
+    Returns:
+        y, (…, O); None where autocast does not ask for it, or the kernels do not serve.
+    """
+    tensors = (x, weight_OI) if bias_O is None else (x, weight_OI, bias_O)
+    if (kernel := serving(*tensors)) is None:
+        return None
+    return _Linear.apply(x.flatten(0, -2), weight_OI, bias_O, kernel).unflatten(0, x.shape[:-1])
+
+
+def serving(*tensors: Tensor) -> native.Kernel | None:
+    """Give the kernels where autocast asks for bfloat16 and they multiply it.
+
+    Args:
+        *tensors: What is to be multiplied.
+
+    Returns:
+        The kernels; None where autocast is off or asks for another dtype, a tensor is not plain, or the processor does not
+        multiply matrices.
+    """
+    asks = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
+    if not asks or (kernel := native.loaded()) is None or not kernel.multiplies() or not native.are_plain(*tensors):
+        return None
+    return kernel
+
+
+def multiply(
+    kernel: native.Kernel,
+    x_NI: Tensor,
+    weight_OI: Tensor,
+    bias_O: Tensor | None = None,
+    *,
+    out: Tensor | None = None,
+    adds: bool = False,
+) -> Tensor:
+    """y = x Wᵀ + b, of x and W rounded to bfloat16; no gradient goes through it.
+
+    Args:
+        kernel: The kernels, which multiply.
+        x_NI: float32 on the CPU.
+        weight_OI: float32 on the CPU.
+        bias_O: float32 on the CPU, its numbers side by side; None for none.
+        out: Where y goes, (N, O), its rows' numbers side by side; None makes it.
+        adds: To what is there.
+
+    Returns:
+        y_NO.
+    """
+    x_NI, weight_OI = (one if 1 in one.stride() else one.contiguous() for one in (x_NI, weight_OI))
+    if out is None:
+        out = x_NI.new_empty(len(x_NI), len(weight_OI))
+    given = native.Product(
+        len(x_NI),
+        *weight_OI.shape,
+        *(None if one is None else one.data_ptr() for one in (x_NI, weight_OI, bias_O, out)),
+        *x_NI.stride(),
+        *weight_OI.stride(),
+        out.stride(0),
+        adds,
+    )
+    kernel.multiply(ctypes.addressof(given), native.threads(), native.team())
+    return out
+
+
+class _Linear(torch.autograd.Function):
+    """x Wᵀ + b; its gradients are such products too, so that they can be differentiated again."""
+
+    @staticmethod
+    def forward(  # pyrefly: ignore[bad-override]
+        ctx: Any, x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None, kernel: native.Kernel
+    ) -> Tensor:
+        ctx.save_for_backward(x_NI, weight_OI)
+        ctx.kernel = kernel
+        return multiply(kernel, x_NI, weight_OI, None if bias_O is None else bias_O.contiguous())
+
+    @staticmethod
+    def backward(ctx: Any, grad_NO: Tensor) -> tuple[Tensor | None, ...]:  # pyrefly: ignore[bad-override]
+        x_NI, weight_OI = ctx.saved_tensors
+        wants_x, wants_weight, wants_bias, _ = ctx.needs_input_grad
+        if not native.are_plain(grad_NO):  # a gradient that is batched, or traced
+            grads = (
+                grad_NO @ weight_OI if wants_x else None,
+                grad_NO.transpose(-2, -1) @ x_NI if wants_weight else None,
+            )
+        else:
+            grads = (
+                _Linear.apply(grad_NO, weight_OI.T, None, ctx.kernel) if wants_x else None,
+                _Linear.apply(grad_NO.T, x_NI.T, None, ctx.kernel) if wants_weight else None,
+            )
+        return *grads, grad_NO.sum(-2) if wants_bias else None, None

@@ -1,0 +1,29 @@
+"""Linear layers for training in bfloat16 on a CPU."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from regard.kernels import rounded
+
+
+class RoundedLinear(nn.Linear):
+    """y = x Wᵀ + b; under autocast to bfloat16 on a CPU with rounded x and W, and y in float32, where our kernels serve.
+
+    See :func:`regard.kernels.rounded.linear`.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Multiply.
+
+        Args:
+            input: x, (…, in_features).
+
+        Returns:
+            y, (…, out_features).
+        """
+        if torch.compiler.is_compiling():
+            return super().forward(input)
+        found = rounded.linear(input, self.weight, self.bias)
+        return super().forward(input) if found is None else found
