@@ -150,6 +150,16 @@ struct Laid {
     }
 };
 
+// Where sums begin, and where they go: bytes from row to row.
+struct Sums {
+    const void* from;
+    int64_t from_row;
+    void* to;
+    int64_t to_row;
+};
+
+alignas(LINE) const float ZEROS[3 * PANEL] = {};
+
 // Sixteen rows, or less (int8: high and low bytes), × P panels; the sums of low bytes stand behind those of high ones.
 //
 // Of six matrices that are read only two or three are kept: a core has few that are free to be loaded while others are still
@@ -157,11 +167,12 @@ struct Laid {
 // weights more (and all eight in use) a product took 8.6 ns at its best and 30 at other times, so 9.4 and 18 (bf16).
 template <int64_t KIND, int P>
 __attribute__((noinline)) void squares(const char* x, const char* weights, int64_t bytes, int64_t steps, int64_t ahead,
-                                       void* sums) {
+                                       const Sums& sums) {
     __asm__ volatile("" ::: "memory");  // what is read was written
-    _tile_zero(0);
-    if constexpr (P > 1) _tile_zero(1);
-    if constexpr (P > 2) _tile_zero(2);
+    const char* from = (const char*)sums.from;
+    _tile_loadd(0, from, sums.from_row);
+    if constexpr (P > 1) _tile_loadd(1, from + LINE, sums.from_row);
+    if constexpr (P > 2) _tile_loadd(2, from + 2 * LINE, sums.from_row);
     if constexpr (KIND == INT8) _tile_zero(2);
     if constexpr (KIND == INT8 && P > 1) _tile_zero(3);
     for (int64_t s = 0; s < steps; ++s, x += rows_matrices(KIND) * SQUARE, weights += SQUARE) {
@@ -193,10 +204,10 @@ __attribute__((noinline)) void squares(const char* x, const char* weights, int64
             }
         }
     }
-    char* to = (char*)sums;
-    _tile_stored(0, to, P * LINE);
-    if constexpr (P > 1) _tile_stored(1, to + LINE, P * LINE);
-    if constexpr (P > 2) _tile_stored(2, to + 2 * LINE, P * LINE);
+    char* to = (char*)sums.to;
+    _tile_stored(0, to, sums.to_row);
+    if constexpr (P > 1) _tile_stored(1, to + LINE, sums.to_row);
+    if constexpr (P > 2) _tile_stored(2, to + 2 * LINE, sums.to_row);
     if constexpr (KIND == INT8) _tile_stored(2, to + P * SQUARE, P * LINE);
     if constexpr (KIND == INT8 && P > 1) _tile_stored(3, to + P * SQUARE + LINE, P * LINE);
 }
@@ -208,8 +219,15 @@ void one(const Laid<KIND>& laid, int64_t first, int64_t rows, const char* weight
     const int64_t bytes = panel_bytes(c.m), row = laid.row + first;
     for (int64_t r = 0; r < rows; ++r)  // where sums go is asked for before they are computed
         for (int p = 0; p < P; ++p) __builtin_prefetch(c.y + (row + r) * c.y_row + (panel + p) * PANEL, 1);
-    alignas(64) int32_t sums[rows_matrices(KIND) * P * SIDE * PANEL];
-    squares<KIND, P>(laid.at(first / SIDE), weights, bytes, steps_of(c.m), ahead, sums);
+    if (KIND == BF16 && (panel + P) * PANEL <= c.m.outputs && !(c.adds && c.m.bias)) {
+        float* y = c.y + row * c.y_row + panel * PANEL;
+        const float* from = c.adds ? y : c.m.bias ? c.m.bias + panel * PANEL : ZEROS;
+        const int64_t bytes_of_row = c.y_row * (int64_t)sizeof(float);
+        return squares<KIND, P>(laid.at(first / SIDE), weights, bytes, steps_of(c.m), ahead,
+                                {from, c.adds ? bytes_of_row : 0, y, bytes_of_row});
+    }
+    alignas(LINE) int32_t sums[rows_matrices(KIND) * P * SIDE * PANEL];
+    squares<KIND, P>(laid.at(first / SIDE), weights, bytes, steps_of(c.m), ahead, {ZEROS, 0, sums, P * LINE});
     if constexpr (KIND == INT8) {
         const int32_t* low = sums + P * SIDE * PANEL;
         for (int64_t i = 0; i < rows * P * PANEL; ++i) sums[i] = (int32_t)((uint32_t)sums[i] * 256 + (uint32_t)low[i]);
