@@ -284,3 +284,30 @@ def test_two_runs_side_by_side_keep_their_speed():
         return [float(run.communicate(timeout=120)[0]) for run in runs]
 
     assert min(rates(2)) >= 0.4 * rates(1)[0]
+
+
+FAULTS = """
+import resource
+import torch
+from regard.sharing import keep_freed
+
+torch.set_num_threads(1)
+keep_freed()
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+for _ in range(6):
+    before = faults()
+    for _ in range(4):
+        torch.ones(1 << 24)
+print(faults() - before)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="where memory goes is the C library's business")
+@pytest.mark.parametrize("chosen", [{}, {"MALLOC_MMAP_THRESHOLD_": "131072"}])
+def test_memory_that_is_freed_is_kept_where_the_user_says_nothing(chosen: dict[str, str]):
+    run = subprocess.run([sys.executable, "-c", FAULTS], env={**os.environ, **chosen}, capture_output=True, text=True)
+    pages = (4 << 26) // os.sysconf("SC_PAGE_SIZE")
+    assert int(run.stdout) < pages / 50 if not chosen else int(run.stdout) > pages / 2, run.stdout + run.stderr

@@ -14,14 +14,14 @@ from pathlib import Path
 import torch
 
 from regard.errors import ResourceError, UsageError
-from regard.sharing import watch
+from regard.sharing import keep_freed, watch
 
 # Trials of a number of threads: so many, and until they took so long.
 _LEAST_TRIALS, _MOST_TRIALS, _TRIAL_S = 3, 20, 1.5
 
 
 def choose(name: str) -> torch.device:
-    """Choose the device, and watch from now on whether others want this machine's cores too.
+    """Choose the device; from now on keep memory that is freed, and watch whether others want this machine's cores too.
 
     Args:
         name: ``auto`` (a GPU where there is one), ``cpu``, ``cuda``, ``cuda:1``, …
@@ -32,6 +32,7 @@ def choose(name: str) -> torch.device:
     Raises:
         UsageError: There is no such device.
     """
+    keep_freed()
     watch()
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
