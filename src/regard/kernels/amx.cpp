@@ -25,6 +25,8 @@ constexpr int64_t FEW_ROWS = 32;              // up to here a thread prepares al
 constexpr int64_t NEAR_BYTES = 1 << 20;       // of panels that rows go through one after the other: half the second cache
 constexpr int64_t LAID_BYTES = 1 << 25;       // of rows that are laid out at once, or one chunk's
 constexpr int64_t SUMMED = 4096;              // inputs of a product that are summed at once
+constexpr int64_t NARROW_ROWS = 4;            // of int8 are multiplied by vectors
+constexpr int64_t NARROW_AHEAD_BYTES = 1024;  // whose weights are asked for so far ahead
 constexpr int64_t AHEAD_BYTES = 2048;         // weights of few rows are asked for so far ahead
 
 // How many rows those of sums and of rows have.
@@ -257,16 +259,87 @@ void multiply(const Laid<KIND>& laid, int64_t begin, int64_t end, const char* we
     }
 }
 
+// R rows of int8 × P panels by vectors: of so few rows it is quicker to get at the weights, and the sums are the same. A
+// word of four weights is two pairs of 16 bits, of its even and its odd bytes; x has the same pairs of each four inputs.
+template <int R, int P>
+__attribute__((noinline)) void narrow(const int32_t* x, int64_t x_row, const char* weights, int64_t bytes, int32_t* sums) {
+    __m512i sum[R][P];
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+        for (int p = 0; p < P; ++p) sum[r][p] = _mm512_setzero_si512();
+    for (int64_t at = 0; at < bytes; at += LINE, x += 2) {
+#pragma GCC unroll 4
+        for (int p = 0; p < P; ++p) {
+            __builtin_prefetch(weights + p * bytes + at + NARROW_AHEAD_BYTES);
+            const __m512i w = _mm512_loadu_si512(weights + p * bytes + at), odd = _mm512_srai_epi16(w, 8);
+            const __m512i even = _mm512_srai_epi16(_mm512_slli_epi16(w, 8), 8);
+#pragma GCC unroll 4
+            for (int r = 0; r < R; ++r) {
+                sum[r][p] = _mm512_dpwssd_epi32(sum[r][p], _mm512_set1_epi32(x[r * x_row]), even);
+                sum[r][p] = _mm512_dpwssd_epi32(sum[r][p], _mm512_set1_epi32(x[r * x_row + 1]), odd);
+            }
+        }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+        for (int p = 0; p < P; ++p) _mm512_storeu_si512(sums + (r * P + p) * PANEL, sum[r][p]);
+}
+
+template <int R>
+void narrow_block(const Call& c, const int32_t* x, const float* scales_N, int64_t panel, int64_t last) {
+    constexpr int P = 4;
+    const int64_t bytes = panel_bytes(c.m), x_row = steps_of(c.m) * LINE / 2, from = panel;
+    const char* weights = (const char*)c.m.weights + panel * bytes;
+    alignas(LINE) int32_t sums[R * P * PANEL];
+    for (; panel + P <= last; panel += P, weights += P * bytes) {
+        narrow<R, P>(x, x_row, weights, bytes, sums);
+        give_int8<P>(c, sums, R, 0, panel, scales_N);
+    }
+    for (; panel < last; ++panel, weights += bytes) {
+        narrow<R, 1>(x, x_row, weights, bytes, sums);
+        give_int8<1>(c, sums, R, 0, panel, scales_N);
+    }
+    finish(c, 0, R, from, last);
+}
+
+// A thread's part of a call of very few rows of int8: it rounds them all, and takes blocks of panels until none is left.
+template <int R>
+void narrow_rows(const Call& c, std::atomic<int64_t>& next, int64_t block) {
+    const int64_t panels = panels_of(c.m), numbers = steps_of(c.m) * LINE;
+    thread_local std::vector<int16_t> rows;
+    rows.resize(R * numbers);
+    float scales_N[R];
+    for (int r = 0; r < R; ++r) {
+        int16_t* q = rows.data() + r * numbers;
+        scales_N[r] = quantize(c.x + r * c.stride, c.m.inputs, c.m.levels, q);
+        for (int64_t k = c.m.inputs; k < numbers; ++k) q[k] = 0;
+        for (int64_t k = 0; k < numbers; k += 32) {  // of each four inputs 0 2 1 3
+            const __m512i four = _mm512_loadu_si512(q + k);
+            _mm512_storeu_si512(q + k, _mm512_shufflehi_epi16(_mm512_shufflelo_epi16(four, 0xd8), 0xd8));
+        }
+    }
+    for (int64_t begin; (begin = next.fetch_add(block, std::memory_order_relaxed)) < panels;)
+        narrow_block<R>(c, (const int32_t*)rows.data(), scales_N, begin, std::min(begin + block, panels));
+}
+
 // Few rows: each thread lays them all out for itself, and takes blocks of panels until none is left.
 template <int64_t KIND>
 void few(const Call& c, int threads, Team team) {
-    constexpr int MOST = most_panels(KIND);
-    const int64_t panels = panels_of(c.m);
-    const int64_t block = threads > 1 ? std::max<int64_t>(panels / (4 * threads) / MOST, 1) * MOST : panels;
+    const bool is_narrow = KIND == INT8 && c.rows <= NARROW_ROWS;
+    const int64_t panels = panels_of(c.m), at_once = is_narrow ? 4 : most_panels(KIND);
+    const int64_t block = threads > 1 ? std::max<int64_t>(panels / (4 * threads) / at_once, 1) * at_once : panels;
     const int64_t blocks = (panels + block - 1) / block;
     std::atomic<int64_t> next{0};
     Threads::run((int)std::min<int64_t>(threads, blocks), [&](int) {
-        if (next.load(std::memory_order_relaxed) >= blocks) return;
+        if (next.load(std::memory_order_relaxed) >= (is_narrow ? panels : blocks)) return;
+        if (is_narrow) switch (c.rows) {  // it counts panels, not blocks
+            case 1: return narrow_rows<1>(c, next, block);
+            case 2: return narrow_rows<2>(c, next, block);
+            case 3: return narrow_rows<3>(c, next, block);
+            default: return narrow_rows<4>(c, next, block);
+        }
         thread_local std::vector<char> room;
         if ((int64_t)room.size() < Laid<KIND>::bytes(c.m, c.rows)) room.resize(Laid<KIND>::bytes(c.m, c.rows));
         float scales_N[FEW_ROWS];

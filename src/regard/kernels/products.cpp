@@ -20,7 +20,7 @@ constexpr int64_t BLOCK = 16;            // panels that one thread takes at once
 constexpr int64_t LAID_BYTES = 1 << 23;  // of rows that are laid out at once, or one chunk's
 constexpr int64_t WIDENED_ROWS = 24;     // from here on int8 weights are widened before they are multiplied
 constexpr int64_t WIDE_CHUNK = 192;      // pairs of inputs whose int8 weights are widened at once
-constexpr int64_t AHEAD_BYTES = 1024;    // weights are asked for so far ahead
+constexpr int64_t AHEAD_BYTES = WIDTH == 16 ? 4096 : 1024;  // weights are asked for so far ahead
 constexpr int64_t NEAR_BYTES = 1 << 18;  // of the second cache: panels that are gone through again, and those to come
 
 // What a tile asks for meanwhile: at its k-th inputs the bytes behind its weights at from + k · step.
