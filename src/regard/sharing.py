@@ -50,9 +50,8 @@ def give_way() -> None:
 def keep_freed() -> None:
     """Have the C library keep memory that large tensors leave, for those that come next, where nothing else is set.
 
-    By itself glibc gives it back to the system, and gets the next tensor's page by page: a step of GPT-2 of 124 M parameters
-    met 150,000 pages, a fifth of its time. Now up to half a gigabyte stays, and what the process held at its peak is
-    what it holds after.
+    By itself glibc gives it back to the system, and gets the next tensor's page by page: a step of GPT-2 of 124 M
+    parameters met 150,000 pages, a fifth of its time. Now up to half a gigabyte that is free stays.
     """
     if not sys.platform.startswith("linux") or any(name in os.environ for name in _MEMORY):
         return

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from regard.kernels import native
 from regard.models.bert import Bert, BertConfig
 from regard.models.scoring import TokenScorer
 from regard.tasks import vocabulary
@@ -119,6 +120,24 @@ def test_in_autocast_the_products_are_in_half_precision_and_sums_are_not() -> No
         error, scale = (one - true).abs().max(), true.abs().max()
         assert error <= 2 * (other - true).abs().max() + 1e-3 * scale
         assert error > 1e-6 * scale  # float32 products would be nearer
+
+
+@pytest.mark.skipif(
+    (kernel := native.choose()) is None or not kernel.multiplies(), reason="no products of bfloat16 by our own kernels"
+)
+@pytest.mark.parametrize("bias", [True, False])
+def test_in_autocast_our_own_kernels_round_what_is_multiplied_and_nothing_else(bias: bool) -> None:
+    model, hidden_ND, labels_N = Scorer(bias), torch.randn(N, D), torch.randint(0, V, (N,))
+    with torch.autocast("cpu", torch.bfloat16):
+        got = found(VocabularyLoss(), model, hidden_ND, labels_N, 0.1)
+    narrow, narrow_ND = deepcopy(model), hidden_ND.bfloat16().float()
+    with torch.no_grad():
+        narrow.output.weight.copy_(narrow.output.weight.bfloat16())
+    want = found(at_once, narrow, narrow_ND, labels_N, 0.1)
+    for one, other in zip(got[:2], want[:2], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-5)
+    for one, other in zip(got[2:], want[2:], strict=True):  # the scores' gradients are rounded too, by 2⁻⁹ at most
+        torch.testing.assert_close(one, other, rtol=0, atol=float(2.0**-8 * other.abs().max()))
 
 
 class Largest(TorchDispatchMode):

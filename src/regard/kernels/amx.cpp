@@ -358,14 +358,14 @@ void many(const Call& c, int threads, Team team, const Weights& weights) {
     constexpr int MOST = most_panels(KIND);
     thread_local std::vector<char> room;
     thread_local std::vector<float> scales;
-    const int64_t panels = panels_of(c.m), bytes = Laid<KIND>::bytes(c.m, SIDE);
+    const int64_t panels = panels_of(c.m), bytes = std::max<int64_t>(Laid<KIND>::bytes(c.m, SIDE), 1);
     const int64_t most = std::min(std::max<int64_t>(LAID_BYTES / bytes, 1) * SIDE, c.rows);
     if ((int64_t)room.size() < Laid<KIND>::bytes(c.m, most)) room.resize(Laid<KIND>::bytes(c.m, most));
     if ((int64_t)scales.size() < most) scales.resize(most);
     for (int64_t row = 0; row < c.rows; row += most) {
         const Laid<KIND> laid{c, row, std::min(most, c.rows - row), room.data(), scales.data()};
         // As many panels as stay near, and enough pieces for every thread to have some.
-        const int64_t fit = std::min(NEAR_BYTES / panel_bytes(c.m), panels / (2 * threads));
+        const int64_t fit = std::min(NEAR_BYTES / std::max<int64_t>(panel_bytes(c.m), 1), panels / (2 * threads));
         const int64_t block = std::max<int64_t>(fit / MOST, 1) * MOST, blocks = (panels + block - 1) / block;
         const int64_t sixteens = (laid.rows + SIDE - 1) / SIDE;
         const int64_t chunks = std::min(std::max<int64_t>(4 * threads / blocks, 1), sixteens);

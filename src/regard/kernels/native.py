@@ -201,10 +201,10 @@ class Kernel:
             function = getattr(library, f"regard_{name}")
             function.argtypes, function.restype, function.errcheck = given, integer, _complete
             setattr(self, name, function)
-        for name, given, result in (
-            ("multiplies", [], number),
-            ("bytes_of_panel", [number, number], number),
-            ("huge", [pointer, number], None),
+        for name, *given, result in (
+            ("multiplies", number),
+            ("bytes_of_panel", number, number, number),
+            ("huge", pointer, number, None),
         ):
             function = getattr(library, f"regard_{name}")
             function.argtypes, function.restype = given, result
@@ -441,8 +441,8 @@ def _processor() -> str:
 def _withheld() -> tuple[str, ...]:
     """Say with which options nothing is compiled that the system keeps from this process.
 
-    What AMX multiplies stands in registers of eight kilobytes, for which Linux wants to be asked: by the number 0x1023 of
-    arch_prctl, system call 158, on behalf of the process and those that it forks.
+    What AMX multiplies stands in registers of eight kilobytes, for which Linux wants to be asked: by the number 0x1023
+    of arch_prctl, system call 158, on behalf of the process and those that it forks.
     """
     if "amx_tile" not in _processor():
         return ()

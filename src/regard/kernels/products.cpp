@@ -506,8 +506,8 @@ template <int64_t KIND>
 void many(const Call& c, int threads, Team team) {
     thread_local std::vector<int32_t> room;
     thread_local std::vector<float> scales;
-    const int64_t panels = panels_of(c.m), numbers = numbers_of(c.m);
-    const int64_t most = std::min(std::max<int64_t>(LAID_BYTES / (4 * numbers * ROW_CHUNK), 1) * ROW_CHUNK, c.rows);
+    const int64_t panels = panels_of(c.m), numbers = numbers_of(c.m), bytes = std::max<int64_t>(4 * numbers, 1);
+    const int64_t most = std::min(std::max<int64_t>(LAID_BYTES / (bytes * ROW_CHUNK), 1) * ROW_CHUNK, c.rows);
     if ((int64_t)room.size() < most * numbers) room.resize(most * numbers);
     if ((int64_t)scales.size() < most) scales.resize(most);
     for (int64_t row = 0; row < c.rows; row += most) {

@@ -12,7 +12,7 @@ from regard.kernels import native
 
 
 def linear(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tensor | None:
-    """y = x Wᵀ + b where autocast asks for bfloat16 on a CPU, by a processor that multiplies matrices of it.
+    """Y = x Wᵀ + b where autocast asks for bfloat16 on a CPU, by a processor that multiplies matrices of it.
 
     x and W are rounded to bfloat16 while they are laid out for the processor; sums, y and all gradients are float32.
     Autocast's own products round their results too, and leave narrow tensors to all that comes behind them. In the
@@ -31,7 +31,8 @@ def linear(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tensor | None
     tensors = (x, weight_OI) if bias_O is None else (x, weight_OI, bias_O)
     if (kernel := serving(*tensors)) is None:
         return None
-    return _Linear.apply(x.flatten(0, -2), weight_OI, bias_O, kernel).unflatten(0, x.shape[:-1])
+    y_NO = _Linear.apply(x.unsqueeze(0).flatten(0, -2), weight_OI, bias_O, kernel)
+    return y_NO.view(*x.shape[:-1], len(weight_OI))
 
 
 def serving(*tensors: Tensor) -> native.Kernel | None:
@@ -41,8 +42,8 @@ def serving(*tensors: Tensor) -> native.Kernel | None:
         *tensors: What is to be multiplied.
 
     Returns:
-        The kernels; None where autocast is off or asks for another dtype, a tensor is not plain, or the processor does not
-        multiply matrices.
+        The kernels; None where autocast is off or asks for another dtype, a tensor is not plain, or the processor does
+        not multiply matrices.
     """
     asks = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
     if not asks or (kernel := native.loaded()) is None or not kernel.multiplies() or not native.are_plain(*tensors):
@@ -59,7 +60,7 @@ def multiply(
     out: Tensor | None = None,
     adds: bool = False,
 ) -> Tensor:
-    """y = x Wᵀ + b, of x and W rounded to bfloat16; no gradient goes through it.
+    """Y = x Wᵀ + b, of x and W rounded to bfloat16; no gradient goes through it.
 
     Args:
         kernel: The kernels, which multiply.

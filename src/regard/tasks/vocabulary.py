@@ -123,9 +123,7 @@ class _Lots:
         else:
             torch.mm(grad_CV, table_VD, out=to_CD)
 
-    def _plus_product(
-        self, total_VD: Tensor | None, grad_CV: Tensor, rows_CD: Tensor, dtype: torch.dtype
-    ) -> Tensor:
+    def _plus_product(self, total_VD: Tensor | None, grad_CV: Tensor, rows_CD: Tensor, dtype: torch.dtype) -> Tensor:
         """Add gradᵀ · rows, in place, in the parameter's own precision."""
         if self.kernel is not None:
             return multiply(self.kernel, grad_CV.T, rows_CD.T, out=total_VD, adds=total_VD is not None)

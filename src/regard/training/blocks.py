@@ -21,8 +21,8 @@ from regard.layers.rounded_linear import RoundedLinear
 def quicken(model: nn.Module, precision: str) -> None:
     """Let every dropout draw its bits by :class:`regard.layers.dropout.Dropout`, and on a CPU our own kernels attend.
 
-    Where a processor multiplies matrices of bfloat16, and that is the precision, they multiply for linear layers too: see
-    :class:`regard.layers.rounded_linear.RoundedLinear`.
+    Where a processor multiplies matrices of bfloat16, and that is the precision, they multiply for linear layers too:
+    see :class:`regard.layers.rounded_linear.RoundedLinear`.
 
     Args:
         model: The model, where it is trained.

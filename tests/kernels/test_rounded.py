@@ -1,0 +1,184 @@
+"""Products of bfloat16 by our own kernels against float64, where the processor multiplies matrices of it."""
+
+import itertools
+import subprocess
+import sys
+from collections.abc import Callable
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from regard.attention import MultiHeadAttention
+from regard.kernels import native, rounded
+from regard.layers.rounded_linear import RoundedLinear
+from regard.training.blocks import quicken
+from regard.training.hardware import threads_kept
+
+KERNEL = native.choose()
+pytestmark = pytest.mark.skipif(
+    KERNEL is None or not KERNEL.multiplies(), reason="this processor does not multiply matrices of bfloat16"
+)
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+
+
+def exact(x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
+    """The formula, in float64 of what was rounded."""
+    y_NO = x_NI.bfloat16().double() @ weight_OI.bfloat16().double().T
+    return y_NO if bias_O is None else y_NO + bias_O.double()
+
+
+def autocast() -> torch.autocast:
+    return torch.autocast("cpu", torch.bfloat16)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 15, 16, 17, 33, 100])
+@pytest.mark.parametrize("inputs", [1, 2, 31, 32, 33, 257, 5000])
+def test_products_are_those_of_the_formula_however_numbers_lie(rows: int, inputs: int) -> None:
+    for outputs, x_turned, w_turned in itertools.product((1, 7, 16, 48, 50, 130), (False, True), (False, True)):
+        x_NI = torch.randn(inputs, rows).T if x_turned else torch.randn(rows, inputs)
+        weight_OI = torch.randn(inputs, outputs).T if w_turned else torch.randn(outputs, inputs)
+        bias_O, wide_NP = torch.randn(outputs), torch.randn(rows, outputs + 5)
+        tolerance = {"rtol": 0, "atol": 1e-5 + 2e-5 * inputs**0.5}
+        y_NO = rounded.multiply(KERNEL, x_NI, weight_OI, bias_O)
+        torch.testing.assert_close(y_NO.double(), exact(x_NI, weight_OI, bias_O), **tolerance)
+        before_NP = wide_NP.clone()
+        for bias in (None, bias_O):
+            wide_NP.copy_(before_NP)
+            rounded.multiply(KERNEL, x_NI, weight_OI, bias, out=wide_NP[:, :outputs], adds=True)
+            wanted = before_NP[:, :outputs] + exact(x_NI, weight_OI, bias)
+            torch.testing.assert_close(wide_NP[:, :outputs].double(), wanted, **tolerance)
+            assert torch.equal(wide_NP[:, outputs:], before_NP[:, outputs:])
+
+
+def test_no_inputs_give_the_bias() -> None:
+    bias_O = torch.randn(20)
+    found = rounded.multiply(KERNEL, torch.empty(3, 0), torch.empty(20, 0), bias_O)
+    assert torch.equal(found, bias_O.expand(3, 20))
+
+
+def test_any_number_of_threads_gives_the_same_bits() -> None:
+    """And a row is the same whatever stands beside it."""
+    x_NI, weight_OI = torch.randn(300, 700), torch.randn(900, 700)
+    found = []
+    with threads_kept():
+        for threads, alone in itertools.product((1, 2, 3, 7), (False, True)):
+            torch.set_num_threads(threads)
+            with native.alone(alone):
+                found.append(rounded.multiply(KERNEL, x_NI, weight_OI))
+    assert all(torch.equal(found[0], one) for one in found[1:])
+    assert torch.equal(rounded.multiply(KERNEL, x_NI[37:38], weight_OI), found[0][37:38])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_no_number_stays_in_its_row(value: float) -> None:
+    x_NI, weight_OI = torch.randn(40, 50), torch.randn(60, 50).abs()
+    wanted = rounded.multiply(KERNEL, x_NI, weight_OI)
+    x_NI[7, 3] = value
+    found = rounded.multiply(KERNEL, x_NI, weight_OI)
+    assert torch.equal(found[7], torch.full((60,), value)) or (value != value and found[7].isnan().all())
+    assert torch.equal(found[8:], wanted[8:])
+    assert torch.equal(found[:7], wanted[:7])
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(5, 70), (2, 3, 70), (1, 70), (0, 70), (70,)])
+def test_gradients_are_products_of_what_is_rounded(shape: tuple[int, ...], bias: bool) -> None:
+    layer = nn.Linear(70, 33, bias=bias)
+    layer.__class__ = RoundedLinear
+    x, grad = torch.randn(shape, requires_grad=True), torch.randn(*shape[:-1], 33)
+    with autocast():
+        y = layer(x)
+    assert y.dtype == torch.float32
+    y.backward(grad)
+    x_NI, grad_NO = x.detach().reshape(-1, 70), grad.reshape(-1, 33)
+    wanted = {
+        "y": (y.detach().reshape(-1, 33), exact(x_NI, layer.weight.detach(), layer.bias.detach() if bias else None)),
+        "x": (x.grad.reshape(-1, 70), exact(grad_NO, layer.weight.detach().T)),
+        "weight": (layer.weight.grad, exact(grad_NO.T, x_NI.T)),
+    }
+    for found, true in wanted.values():
+        torch.testing.assert_close(found.double(), true, rtol=0, atol=1e-4)
+    if bias:
+        torch.testing.assert_close(layer.bias.grad, grad_NO.sum(0))
+
+
+def test_a_frozen_weight_gets_no_gradient_and_an_expanded_one_is_taken() -> None:
+    layer = nn.Linear(8, 4)
+    layer.__class__ = RoundedLinear
+    layer.weight.requires_grad_(False)
+    x_NI = torch.randn(3, 8, requires_grad=True)
+    with autocast():
+        layer(x_NI).sum().backward()  # whose gradient is one number, expanded
+    assert layer.weight.grad is None
+    torch.testing.assert_close(x_NI.grad.double(), exact(torch.ones(3, 4), layer.weight.T), rtol=0, atol=1e-5)
+
+
+def test_gradients_can_be_differentiated() -> None:
+    """As a penalty on them wants it; rounding apart they are those of float64."""
+    x_NI, weight_OI = torch.randn(6, 9, requires_grad=True), torch.randn(5, 9, requires_grad=True)
+
+    def penalty(product: Callable[[Tensor, Tensor], Tensor], *inputs: Tensor) -> tuple[Tensor, ...]:
+        (grad,) = torch.autograd.grad(product(*inputs).tanh().sum(), inputs[0], create_graph=True)
+        return torch.autograd.grad(grad.square().sum(), inputs)
+
+    with autocast():
+        found = penalty(lambda x, w: rounded.linear(x, w, None), x_NI, weight_OI)
+    wanted = penalty(nn.functional.linear, *(one.detach().double().requires_grad_() for one in (x_NI, weight_OI)))
+    for one, other in zip(found, wanted, strict=True):
+        assert (one - other).abs().max() < 0.05 * other.abs().max()
+
+
+def test_without_autocast_to_bfloat16_it_does_not_serve() -> None:
+    x_NI, weight_OI = torch.randn(3, 8), torch.randn(4, 8)
+    assert rounded.linear(x_NI, weight_OI, None) is None
+    with torch.autocast("cpu", torch.float16):
+        assert rounded.linear(x_NI, weight_OI, None) is None
+    with autocast():
+        assert rounded.linear(x_NI, weight_OI, None) is not None
+        assert rounded.linear(x_NI.double(), weight_OI, None) is None
+        assert rounded.linear(x_NI, weight_OI.bfloat16(), None) is None
+        assert rounded.linear(x_NI.to("meta"), weight_OI.to("meta"), None) is None
+        batched = torch.func.vmap(lambda x_I: x_I if rounded.linear(x_I[None], weight_OI, None) is None else x_I[:0])
+        assert torch.equal(batched(x_NI), x_NI)
+
+
+def test_training_in_bfloat16_alone_has_them_multiply(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.ModuleList([MultiHeadAttention(8, 2), nn.Linear(8, 8)])
+    plain = deepcopy(model)
+    quicken(plain, "fp32")
+    assert type(plain[1]) is nn.Linear
+    quicken(model, "bf16")
+    assert all(type(one) is RoundedLinear for one in model.modules() if isinstance(one, nn.Linear))
+    asked: list[int] = []
+    multiply = rounded.multiply
+    monkeypatch.setattr(rounded, "multiply", lambda *a, **k: asked.append(1) or multiply(*a, **k))
+    x_ND = torch.randn(2, 5, 8)
+    with autocast():
+        found = model[0](x_ND)
+    assert len(asked) == 4
+    torch.testing.assert_close(found, plain[0](x_ND), rtol=0, atol=0.05)
+    assert torch.equal(deepcopy(model)[0](x_ND), plain[0](x_ND))
+
+
+REFUSED = """
+import ctypes
+class Stack(ctypes.Structure):
+    _fields_ = [("at", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t)]
+memory = ctypes.create_string_buffer(8192)
+assert ctypes.CDLL(None).sigaltstack(ctypes.byref(Stack(ctypes.addressof(memory), 0, 8192)), None) == 0
+from regard.kernels import native
+print(*native._withheld())
+"""
+
+
+def test_where_the_system_refuses_nothing_is_compiled_for_it() -> None:
+    """A stack for signals with no room for the processor's matrices is a reason for Linux to refuse."""
+    said = subprocess.run([sys.executable, "-c", REFUSED], capture_output=True, text=True, check=True).stdout
+    assert said.split() == ["-mno-amx-tile", "-mno-amx-bf16", "-mno-amx-int8"]
+    assert native._withheld() == ()
