@@ -126,8 +126,8 @@ def test_steps_are_those_of_the_modules(
     wanted = steps(alone(model), lengths, beams)
     served.clear()
     found = steps(model, lengths, beams)
-    # Another rounding of a norm moves an input by one step of bf16 or int8 at most.
-    tolerance = {"fp32": 1e-5, "bf16": 4e-3, "int8": 2e-3}[precision]
+    # Another rounding of a norm moves some inputs by one step of bf16 or int8 each.
+    tolerance = {"fp32": 1e-5, "bf16": 8e-3, "int8": 2e-3}[precision]
     torch.testing.assert_close(found, wanted, rtol=0, atol=tolerance * float(wanted.abs().max()))
     # Prompts of different lengths go module by module.
     is_ragged = name in CAUSAL and len(set(lengths)) > 1
