@@ -24,7 +24,7 @@ _PERIOD, _CROWDED, _QUIET, _TIMES = 0.2, 0.06, 0.025, 3
 _MOST_CORES = 32  # beyond it, as many threads for nothing are no longer cheap
 # What binds threads to cores, or bounds their number: cores are counted wrongly then, or threads cannot be added.
 _BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "OMP_DYNAMIC", "OMP_THREAD_LIMIT")
-_MEMORY = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
+_MEMORY = ("GLIBC_TUNABLES", *(f"MALLOC_{name}_" for name in ("MMAP_THRESHOLD", "MMAP_MAX", "TRIM_THRESHOLD")))
 _all_cores: set[int] = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()  # before torch binds us
 
 
@@ -59,8 +59,9 @@ def keep_freed() -> None:
         mallopt = ctypes.CDLL(None).mallopt
     except AttributeError:
         return  # another C library than glibc
-    mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD: larger ones are mapped, each by itself
-    mallopt(-1, 1 << 29)  # M_TRIM_THRESHOLD
+    # M_MMAP_THRESHOLD: larger ones are mapped, each by itself (an older glibc takes 32 MB at most); M_TRIM_THRESHOLD.
+    if mallopt(-3, 1 << 30) or mallopt(-3, 1 << 25):
+        mallopt(-1, 1 << 29)
 
 
 class _Watch(threading.Thread):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention import MultiHeadAttention
+from regard.errors import UsageError
 from regard.kernels import native, rounded
 from regard.layers.rounded_linear import RoundedLinear
 from regard.training.blocks import quicken
@@ -146,6 +147,47 @@ def test_without_autocast_to_bfloat16_it_does_not_serve() -> None:
         assert rounded.linear(x_NI.to("meta"), weight_OI.to("meta"), None) is None
         batched = torch.func.vmap(lambda x_I: x_I if rounded.linear(x_I[None], weight_OI, None) is None else x_I[:0])
         assert torch.equal(batched(x_NI), x_NI)
+
+
+def test_what_does_not_fit_is_refused_as_pytorch_refuses_it() -> None:
+    layer = nn.Linear(10, 5)
+    layer.__class__ = RoundedLinear
+    for width in (4, 20):
+        with autocast(), pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+            layer(torch.randn(3, width))
+    x_NI, weight_OI = torch.randn(3, 10), torch.randn(5, 10)
+    with autocast():  # one number is a bias of all outputs
+        assert rounded.linear(x_NI, weight_OI, torch.randn(1)) is None
+    places = [torch.empty(3, 4), torch.empty(5, 3).T, torch.empty(1, 5).expand(3, 5)]
+    for given in ({"out": place} for place in places):
+        with pytest.raises(UsageError, match="a product of"):
+            rounded.multiply(KERNEL, x_NI, weight_OI, **given)
+    with pytest.raises(UsageError, match="a product of"):
+        rounded.multiply(KERNEL, x_NI, torch.randn(5, 9))
+    with pytest.raises(UsageError, match="a product of"):
+        rounded.multiply(KERNEL, x_NI, weight_OI, torch.randn(1))
+
+
+def test_gradients_that_are_no_plain_memory_are_pytorchs() -> None:
+    layer = nn.Linear(8, 4)
+    layer.__class__ = RoundedLinear
+    x_NI = torch.randn(3, 8, requires_grad=True)
+
+    def loss(x_NI: Tensor) -> Tensor:
+        with autocast():
+            return layer(x_NI).tanh().sum(1)
+
+    wanted = torch.autograd.functional.jacobian(loss, x_NI)
+    found = torch.autograd.functional.jacobian(loss, x_NI, vectorize=True)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0.02)
+    with autocast():
+        y_NO = layer(x_NI)
+    y_NO.backward(torch._efficientzerotensor((3, 4)))
+    assert not x_NI.grad.any()
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x.double(), lambda x: x), autocast():
+        y_NO = layer(x_NI)
+    with pytest.raises(RuntimeError, match="same dtype"):  # float64 is not read as float32
+        y_NO.sum().backward()
 
 
 def test_training_in_bfloat16_alone_has_them_multiply(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -499,3 +499,34 @@ def test_whether_a_model_is_packed():
     assert not is_packed(pack(copy.deepcopy(gpt), kernel="torch"))
     assert is_packed(pack(gpt, kernel="native"))
     assert not is_packed(pack(nn.ModuleList([nn.Linear(64, 64), nn.LSTM(64, 64)]).eval(), kernel="native"))
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_outputs_are_the_same_bits_as_a_layer_of_their_own(precision: str):
+    linear, x_NI = drawn(99, 40, 20)
+    layer = made(linear, precision, "native")
+    for first, count in ((0, 16), (16, 64), (80, 19)):
+        assert torch.equal(layer(x_NI)[:, first : first + count], layer.part(first, count)(x_NI))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_no_inputs_give_the_bias(precision: str):
+    layer = PackedLinear(torch.empty(20, 0), torch.randn(20), precision, native.choose("native"))
+    for rows in (1, 60):
+        assert torch.equal(layer(torch.empty(rows, 0)), layer.bias_O.expand(rows, 20))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_weights_laid_out_for_another_processor_are_refused(precision: str):
+    linear, x_NI = drawn(20, 40, 3)
+    layer = made(linear, precision, "native")
+    state = layer.__getstate__()
+    assert torch.equal(copy.deepcopy(layer)(x_NI), layer(x_NI))
+    state["own"] = not state["own"]
+    other = PackedLinear.__new__(PackedLinear)
+    if precision == "fp32":
+        other.__setstate__(state)
+        assert torch.equal(other(x_NI), layer(x_NI))
+    else:
+        with pytest.raises(UsageError, match="laid out for another processor"):
+            other.__setstate__(state)

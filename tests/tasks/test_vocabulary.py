@@ -138,6 +138,11 @@ def test_in_autocast_our_own_kernels_round_what_is_multiplied_and_nothing_else(b
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-5)
     for one, other in zip(got[2:], want[2:], strict=True):  # the scores' gradients are rounded too, by 2⁻⁹ at most
         torch.testing.assert_close(one, other, rtol=0, atol=float(2.0**-8 * other.abs().max()))
+    with torch.autocast("cpu", torch.bfloat16):
+        turned = found(VocabularyLoss(), model, hidden_ND.T.contiguous().T, labels_N, 0.1)
+        none = found(VocabularyLoss(), model, hidden_ND[:0], labels_N[:0], 0.1)
+    assert all(map(torch.equal, turned, got)), "however rows lie"
+    assert not any(one.any() for one in none)
 
 
 class Largest(TorchDispatchMode):

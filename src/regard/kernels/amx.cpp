@@ -10,7 +10,7 @@
 
 #include "products.h"
 
-#if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AMX_INT8__) && defined(__AVX512BF16__)
+#if REGARD_AMX
 
 #include <algorithm>
 #include <atomic>
@@ -29,8 +29,8 @@ constexpr int64_t NARROW_ROWS = 4;            // of int8 are multiplied by vecto
 constexpr int64_t NARROW_AHEAD_BYTES = 1024;  // whose weights are asked for so far ahead
 constexpr int64_t AHEAD_BYTES = 2048;         // weights of few rows are asked for so far ahead
 
-// How many rows those of sums and of rows have.
-class Shape {
+// How the processor's matrices are set up: those of sums and of rows have so many rows.
+class TileConfig {
     struct alignas(64) Config {
         uint8_t palette, start, reserved[14];
         uint16_t bytes[16];
@@ -45,10 +45,11 @@ class Shape {
         Config config{};
         config.palette = 1;
         for (int i = 0; i < 7; ++i) config.rows[i] = (uint8_t)(i == 6 ? SIDE : rows), config.bytes[i] = LINE;
+        __asm__ volatile("" ::: "memory");  // the compiler does not know that all of it is read
         _tile_loadconfig(&config);
     }
     // Nothing is left to be kept where another thread takes the core.
-    ~Shape() {
+    ~TileConfig() {
         if (set_to) _tile_release();
     }
 };
@@ -165,8 +166,8 @@ alignas(LINE) const float ZEROS[3 * PANEL] = {};
 // Sixteen rows, or less (int8: high and low bytes), × P panels; the sums of low bytes stand behind those of high ones.
 //
 // Of six matrices that are read only two or three are kept: a core has few that are free to be loaded while others are still
-// multiplied with, and at times hardly any, as if another guest of the machine had its second thread. With two matrices of
-// weights more (and all eight in use) a product took 8.6 ns at its best and 30 at other times, so 9.4 and 18 (bf16).
+// multiplied with, and at times hardly any, as if another guest of the machine had its second thread. With all eight in use, two
+// of rows and two of weights, a product took 8.6 ns at its best and 30 at other times; as bf16 has it here, 9.4 and 18.
 template <int64_t KIND, int P>
 __attribute__((noinline)) void squares(const char* x, const char* weights, int64_t bytes, int64_t steps, int64_t ahead,
                                        const Sums& sums) {
@@ -228,14 +229,18 @@ void one(const Laid<KIND>& laid, int64_t first, int64_t rows, const char* weight
         return squares<KIND, P>(laid.at(first / SIDE), weights, bytes, steps_of(c.m), ahead,
                                 {from, c.adds ? bytes_of_row : 0, y, bytes_of_row});
     }
+    // The last panel, or int8. Sums of bf16 begin at the bias here too: a panel's bits do not hang on those beside it.
+    alignas(LINE) float begin[P * PANEL] = {};
+    if (KIND == BF16 && c.m.bias)
+        std::copy_n(c.m.bias + panel * PANEL, std::min<int64_t>(P * PANEL, c.m.outputs - panel * PANEL), begin);
     alignas(LINE) int32_t sums[rows_matrices(KIND) * P * SIDE * PANEL];
-    squares<KIND, P>(laid.at(first / SIDE), weights, bytes, steps_of(c.m), ahead, {ZEROS, 0, sums, P * LINE});
+    squares<KIND, P>(laid.at(first / SIDE), weights, bytes, steps_of(c.m), ahead, {begin, 0, sums, P * LINE});
     if constexpr (KIND == INT8) {
         const int32_t* low = sums + P * SIDE * PANEL;
         for (int64_t i = 0; i < rows * P * PANEL; ++i) sums[i] = (int32_t)((uint32_t)sums[i] * 256 + (uint32_t)low[i]);
         give_int8<P>(c, sums, (int)rows, row, panel, laid.scales_N + first);
     } else {
-        give<P>(c, (const float*)sums, (int)rows, row, panel, !c.adds, true);
+        give<P>(c, (const float*)sums, (int)rows, row, panel, !c.adds, false);
     }
 }
 
@@ -244,10 +249,10 @@ template <int64_t KIND>
 void multiply(const Laid<KIND>& laid, int64_t begin, int64_t end, const char* weights, int64_t from, int64_t last) {
     constexpr int MOST = most_panels(KIND);
     const int64_t bytes = panel_bytes(laid.c.m);
-    Shape shape;
+    TileConfig tiles;
     for (int64_t row = begin; row < end; row += SIDE) {
         const int64_t rows = std::min(SIDE, end - row), ahead = row == begin ? AHEAD_BYTES : 0;
-        shape.set(rows);
+        tiles.set(rows);
         int64_t panel = from;
         const char* at = weights;
         for (; panel + MOST <= last; panel += MOST, at += MOST * bytes) one<KIND, MOST>(laid, row, rows, at, panel, ahead);
@@ -331,10 +336,10 @@ void few(const Call& c, int threads, Team team) {
     const int64_t panels = panels_of(c.m), at_once = is_narrow ? 4 : most_panels(KIND);
     const int64_t block = threads > 1 ? std::max<int64_t>(panels / (4 * threads) / at_once, 1) * at_once : panels;
     const int64_t blocks = (panels + block - 1) / block;
-    std::atomic<int64_t> next{0};
+    std::atomic<int64_t> next{0};  // panel that nobody has taken
     Threads::run((int)std::min<int64_t>(threads, blocks), [&](int) {
-        if (next.load(std::memory_order_relaxed) >= (is_narrow ? panels : blocks)) return;
-        if (is_narrow) switch (c.rows) {  // it counts panels, not blocks
+        if (next.load(std::memory_order_relaxed) >= panels) return;
+        if (is_narrow) switch (c.rows) {
             case 1: return narrow_rows<1>(c, next, block);
             case 2: return narrow_rows<2>(c, next, block);
             case 3: return narrow_rows<3>(c, next, block);
@@ -345,9 +350,9 @@ void few(const Call& c, int threads, Team team) {
         float scales_N[FEW_ROWS];
         const Laid<KIND> laid{c, 0, c.rows, room.data(), scales_N};
         for (int64_t at = 0; at * SIDE < c.rows; ++at) laid.lay_out(at);
-        for (int64_t at; (at = next.fetch_add(1, std::memory_order_relaxed)) < blocks;)
-            multiply<KIND>(laid, 0, c.rows, (const char*)c.m.weights + at * block * panel_bytes(c.m), at * block,
-                           std::min((at + 1) * block, panels));
+        for (int64_t begin; (begin = next.fetch_add(block, std::memory_order_relaxed)) < panels;)
+            multiply<KIND>(laid, 0, c.rows, (const char*)c.m.weights + begin * panel_bytes(c.m), begin,
+                           std::min(begin + block, panels));
     }, team, threads);
 }
 

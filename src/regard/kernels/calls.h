@@ -119,9 +119,8 @@ namespace regard {
 void pack(const Matrix* m, const float* weights, int64_t output_step, int64_t input_step, int threads, Team team);
 int64_t bytes_of_panel(int64_t kind, int64_t inputs);
 void linear(const Matrix* m, const float* x, int64_t rows, int64_t stride, float* y, int threads, Team team);
-bool multiplies();  // whether multiply is to be had
+bool multiplies();  // whether the processor multiplies matrices; else multiply does nothing
 void multiply(const Product* product, int threads, Team team);
-void linear_amx(const Matrix* m, const float* x, int64_t rows, int64_t stride, float* y, int threads, Team team);
 void slots(const Slots* slots, int threads);
 void sequences(const Sequences* sequences, int threads, Team team);
 void weights(const Sequences* sequence, float* weights, int64_t columns, int threads, Team team);

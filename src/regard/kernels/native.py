@@ -259,6 +259,9 @@ def loaded() -> Kernel | None:
     return load()[0] if load.cache_info().currsize and os.environ.get("REGARD_KERNEL") != "torch" else None
 
 
+_is_batched = torch._C._functorch.is_legacy_batchedtensor  # as ``is_grads_batched`` makes gradients
+
+
 def are_plain(*tensors: Tensor) -> bool:
     """Say whether a kernel may work on the memory of tensors: what PyTorch would see of it, nobody wants to see.
 
@@ -269,6 +272,8 @@ def are_plain(*tensors: Tensor) -> bool:
         Whether all are float32 on a CPU, and stand for themselves: no tracing, batching, modes or forward derivatives.
     """
     if any(x.dtype != torch.float32 or not x.is_cpu or type(x) not in (Tensor, nn.Parameter) for x in tensors):
+        return False
+    if any(x.layout != torch.strided or x._is_zerotensor() or _is_batched(x) for x in tensors):
         return False
     is_watched = torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None
     is_traced = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None

@@ -20,10 +20,16 @@
 #include "vectors.h"
 
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AMX_INT8__) && defined(__AVX512BF16__)
-constexpr bool HAS_AMX = true;
+#define REGARD_AMX 1
 #else
-constexpr bool HAS_AMX = false;
+#define REGARD_AMX 0
 #endif
+constexpr bool HAS_AMX = REGARD_AMX;
+
+namespace regard {
+// linear of bf16 and int8 where the processor multiplies matrices; what products.cpp has for these is for others.
+void linear_amx(const Matrix* m, const float* x, int64_t rows, int64_t stride, float* y, int threads, Team team);
+}  // namespace regard
 
 namespace {
 

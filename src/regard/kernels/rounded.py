@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.errors import UsageError
 from regard.kernels import native
 
 
 def linear(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tensor | None:
-    """Y = x Wᵀ + b where autocast asks for bfloat16 on a CPU, by a processor that multiplies matrices of it.
+    """Compute y = x Wᵀ + b where autocast asks for bfloat16 on a CPU, by a processor that multiplies matrices of it.
 
     x and W are rounded to bfloat16 while they are laid out for the processor; sums, y and all gradients are float32.
     Autocast's own products round their results too, and leave narrow tensors to all that comes behind them. In the
@@ -29,7 +30,9 @@ def linear(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tensor | None
         y, (…, O); None where autocast does not ask for it, or the kernels do not serve.
     """
     tensors = (x, weight_OI) if bias_O is None else (x, weight_OI, bias_O)
-    if (kernel := serving(*tensors)) is None:
+    fits = weight_OI.dim() == 2 and x.shape[-1:] == weight_OI.shape[1:]
+    fits = fits and (bias_O is None or bias_O.shape == weight_OI.shape[:1])
+    if not fits or (kernel := serving(*tensors)) is None:
         return None
     y_NO = _Linear.apply(x.unsqueeze(0).flatten(0, -2), weight_OI, bias_O, kernel)
     return y_NO.view(*x.shape[:-1], len(weight_OI))
@@ -60,7 +63,7 @@ def multiply(
     out: Tensor | None = None,
     adds: bool = False,
 ) -> Tensor:
-    """Y = x Wᵀ + b, of x and W rounded to bfloat16; no gradient goes through it.
+    """Compute y = x Wᵀ + b, of x and W rounded to bfloat16; no gradient goes through it.
 
     Args:
         kernel: The kernels, which multiply.
@@ -72,10 +75,21 @@ def multiply(
 
     Returns:
         y_NO.
+
+    Raises:
+        UsageError: The kernels do not multiply, shapes do not fit, or the numbers of a row of ``out`` do not stand side
+            by side.
     """
     x_NI, weight_OI = (one if 1 in one.stride() else one.contiguous() for one in (x_NI, weight_OI))
+    bias_O = None if bias_O is None else bias_O.contiguous()
+    shape = (len(x_NI), len(weight_OI))
     if out is None:
-        out = x_NI.new_empty(len(x_NI), len(weight_OI))
+        out = x_NI.new_empty(shape)
+    fits = x_NI.shape[1] == weight_OI.shape[1] and out.shape == shape and (bias_O is None or len(bias_O) == shape[1])
+    is_by_rows = shape[1] <= 1 or (out.stride(1) == 1 and (shape[0] <= 1 or out.stride(0) >= shape[1]))
+    if not (kernel.multiplies() and fits and is_by_rows):
+        what = f"a product of {tuple(x_NI.shape)} and {tuple(weight_OI.shape)} into {tuple(out.shape)}, {out.stride()}"
+        raise UsageError(what, where="regard.kernels.rounded")
     given = native.Product(
         len(x_NI),
         *weight_OI.shape,
@@ -98,13 +112,13 @@ class _Linear(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(x_NI, weight_OI)
         ctx.kernel = kernel
-        return multiply(kernel, x_NI, weight_OI, None if bias_O is None else bias_O.contiguous())
+        return multiply(kernel, x_NI, weight_OI, bias_O)
 
     @staticmethod
     def backward(ctx: Any, grad_NO: Tensor) -> tuple[Tensor | None, ...]:  # pyrefly: ignore[bad-override]
         x_NI, weight_OI = ctx.saved_tensors
         wants_x, wants_weight, wants_bias, _ = ctx.needs_input_grad
-        if not native.are_plain(grad_NO):  # a gradient that is batched, or traced
+        if not native.are_plain(grad_NO, x_NI, weight_OI):  # a gradient that is batched, or inputs that a hook changed
             grads = (
                 grad_NO @ weight_OI if wants_x else None,
                 grad_NO.transpose(-2, -1) @ x_NI if wants_weight else None,

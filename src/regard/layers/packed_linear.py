@@ -20,7 +20,8 @@ An int8 product is y[o] = float32(Σ_i q_x[i] q_w[o, i]) · s_w[o] · s_x + b[o]
 halves to even, levels = min(32,767, ⌊(2³¹ − 1) / (127 · inputs)⌋), the most with which no sum can leave 32 bits. A row
 depends on itself alone, never on those beside it. A row of inputs with a number that is not finite gives NaN.
 
-Our own kernels and PyTorch's products compute the same integers; all else agrees up to float32's rounding of sums.
+Our own kernels and PyTorch's products compute the same integers; all else agrees up to float32's rounding of sums, and
+numbers below float32's least normal one, which some processors take for zero in bf16.
 """
 
 from __future__ import annotations
@@ -226,12 +227,16 @@ class PackedLinear(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what points into this process's memory; copies of models are made through here."""
         hidden = {"_matrix", "_call", "_at", "kernel"}
-        return {key: value for key, value in self.__dict__.items() if key not in hidden} | {"own": bool(self.kernel)}
+        own = None if self.kernel is None else bool(self.kernel.multiplies())
+        return {key: value for key, value in self.__dict__.items() if key not in hidden} | {"own": own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         own = state.pop("own")
         self.__dict__.update(state)
-        self.kernel = choose("native") if own else None
+        self.kernel = None if own is None else choose("native")
+        if self.kernel is not None and self.precision != "fp32" and self.kernel.multiplies() != own:
+            what = f"{self.precision} weights that were laid out for another processor"
+            raise UsageError(what, where="PackedLinear", mend="pack the plain model here")
         self._bind()
 
 

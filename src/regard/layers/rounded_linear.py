@@ -11,7 +11,7 @@ from regard.kernels import rounded
 class RoundedLinear(nn.Linear):
     """y = x Wᵀ + b; under autocast to bfloat16 on a CPU with rounded x and W, and float32 y, where our kernels serve.
 
-    See :func:`regard.kernels.rounded.linear`.
+    See :func:`regard.kernels.rounded.linear`. Compiled, it is PyTorch's layer.
     """
 
     def forward(self, input: Tensor) -> Tensor:

@@ -77,7 +77,7 @@ class _Lots:
         dtype, size = self.dtype, self.size
         rows_ND, table_VD = hidden_ND.to(dtype), weight_VD.to(dtype)
         added_V = None if bias_V is None else bias_V.to(dtype)
-        grad_ND = torch.empty_like(rows_ND) if wants_hidden else None
+        grad_ND = rows_ND.new_empty(rows_ND.shape) if wants_hidden else None
         grad_VD: Tensor | None = None
         grad_V: Tensor | None = None
         sums: list[tuple[Tensor, Tensor]] = []
