@@ -27,6 +27,7 @@ numbers below float32's least normal one, which some processors take for zero in
 from __future__ import annotations
 
 import ctypes
+import math
 from typing import Any, Literal, Self
 
 import torch
@@ -143,7 +144,7 @@ class PackedLinear(nn.Module):
         if stride < self.in_features:
             x, stride = x.contiguous(), self.in_features
         y = x.new_empty((*x.shape[:-1], self.out_features))
-        rows = x.numel() // self.in_features
+        rows = math.prod(x.shape[:-1])
         self._call(self._at, x.data_ptr(), rows, stride, y.data_ptr(), native.threads(), native.team())
         return y
 
