@@ -483,7 +483,8 @@ void multiply(const Call& c, const Laid& laid, int64_t chunk, int64_t begin, int
     const Groups groups = laid.groups(chunk);
     const int64_t row = laid.row + laid.first(chunk);
     const float* scales_N = KIND == INT8 ? laid.scales_N + laid.first(chunk) : nullptr;
-    for (int64_t from = 0; from < laid.numbers; from += laid.some)
+    int64_t from = 0;
+    do
         for (int64_t panel = begin; panel < end; panel += SIDE_BY_SIDE) {
             if constexpr (KIND == INT8 && IS_WIDENED) {
                 panel_wide(c, groups, laid.at(chunk, 0, 0, groups), laid.numbers, row, panel, scales_N);
@@ -497,6 +498,7 @@ void multiply(const Call& c, const Laid& laid, int64_t chunk, int64_t begin, int
                                   {AHEAD_BYTES, step_bytes(KIND)}, KIND == INT8 ? scales_N + first : nullptr);
             }
         }
+    while ((from += laid.some) < laid.numbers);  // once at least: without inputs there is a bias
     finish(c, row, groups.rows, begin, end);
 }
 
