@@ -144,7 +144,7 @@ def rows(setting: Setting) -> Iterator[Race]:
     yield gpt2(setting, batch, length, precisions=("fp32", "bf16"), compiles=(False,), goals=goals)
     goals = [Goal("regard bf16", "transformers fp32", 2.0)] if bf16 else []
     yield ragged_training.row(setting, is_ragged=False, count=setting.size(32, 3), goals=goals)
-    goals = [Goal("regard fp32", "transformers fp32", 3.0)]
+    goals = [Goal("regard bf16" if bf16 else "regard fp32", "transformers fp32", 3.0)]
     yield ragged_training.row(setting, is_ragged=True, count=setting.size(48, 3), goals=goals)
 
 

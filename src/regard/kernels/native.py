@@ -247,7 +247,9 @@ def describe() -> str:
     if choose() is None and os.environ.get("REGARD_KERNEL") == "torch":
         return "PyTorch's, as REGARD_KERNEL says"
     kernel, why = load()
-    return f"our own kernels, compiled by {why}" if kernel else f"PyTorch's: {why}; int8 is slow without our own"
+    if kernel is None:
+        return f"PyTorch's: {why}; int8 is slow without our own"
+    return f"our own kernels, compiled by {why}{', with AMX' if kernel.multiplies() else ''}"
 
 
 def loaded() -> Kernel | None:
