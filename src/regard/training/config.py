@@ -27,8 +27,8 @@ class TrainingConfig:
         epsilon: Of Adam.
         weight_decay: On matrices; norms, biases and vectors are left alone.
         clip_norm: Largest norm of the gradient; 0 for no limit.
-        precision: ``fp32``, or ``bf16``: products of bfloat16, by autocast or, on a CPU that multiplies matrices, by our
-            own kernels.
+        precision: ``fp32``, or ``bf16``: products of bfloat16, by autocast or, on a CPU that multiplies matrices, by
+            our own kernels.
         compile: Compile the Transformer blocks and the loss with ``torch.compile``: worth its half minute on a GPU.
             Recurrences, and ragged attention with dropout on its weights, run uncompiled.
         checkpoint_activations: Keep only what enters each Transformer block, and compute what is inside again in the
