@@ -126,7 +126,9 @@ class Tokenizer:
             raise ConfigError(f"unknown tokenizer kind {kind!r}", mend=f"choose from {', '.join(get_args(Kind))}")
         texts = list(texts)
         if not any(texts):
-            raise DataError("no text to train a tokenizer on", mend="give more texts: some are held out to validate and test")
+            raise DataError(
+                "no text to train a tokenizer on", mend="give more texts: some are held out to validate and test"
+            )
         # The library takes memory for all tokens at once; a text has fewer pieces than this, so the result is the same.
         most = min(vocab_size, 1024 + 4 * sum(map(len, texts)))
         inner, trainer = _untrained(kind, texts, most - mask, min_count)

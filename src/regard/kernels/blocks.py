@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 
-from regard.kernels.native import Slots
+from regard.kernels.calls import Slots
 
 _POINTER, _NUMBER = ctypes.c_void_p, ctypes.c_int64
 
@@ -36,7 +36,7 @@ class Weights(ctypes.Structure):
         self_norm: Of self-attention.
         cross_norm: Of cross-attention.
         mlp_norm: Of the MLP.
-        self_in: A :class:`~regard.kernels.native.Matrix`, D to the queries of all heads, the keys of all groups and
+        self_in: A :class:`~regard.kernels.calls.Matrix`, D to the queries of all heads, the keys of all groups and
             their values.
         self_out: Contexts of all heads to D.
         cross_in: D to queries.

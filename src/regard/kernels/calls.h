@@ -1,4 +1,4 @@
-// What the kernels are given; the same structures stand in native.py and blocks.py. Strides are in numbers.
+// What the kernels are given; the same structures stand in calls.py and blocks.py. Strides are in numbers.
 
 #pragma once
 

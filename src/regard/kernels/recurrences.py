@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from regard.kernels import native
+from regard.kernels import calls, native
 
 # By cell: gates, parts of a state, and numbers that gradients need, for each of a state.
 _GATES, _PARTS, _KEPT = (1, 3, 4), (1, 1, 2), (0, 4, 5)
@@ -92,9 +92,9 @@ def _describe(
     states: Sequence[Tensor],
     last: Sequence[Tensor],
     kept_DNK: Tensor | None,
-) -> native.Recurrence:
+) -> calls.Recurrence:
     """Say where all of it lies; the tensors have to live until the kernel has run."""
-    given = native.Recurrence(cell, w_DGH.shape[0], start[0].shape[1], w_DGH.shape[2], len(sizes_T))
+    given = calls.Recurrence(cell, w_DGH.shape[0], start[0].shape[1], w_DGH.shape[2], len(sizes_T))
     given.sizes, given.weights = sizes_T.data_ptr(), w_DGH.data_ptr()
     given.x, given.bias, given.kept = (0 if one is None else one.data_ptr() for one in (x_DNG, b_DG, kept_DNK))
     for name, parts in (("start", start), ("last", last)):
@@ -137,7 +137,7 @@ class _Unroll(torch.autograd.Function):
         d_gates_DNG = torch.empty_like(d_x_DNG) if ctx.cell == _GRU else d_x_DNG
         given = _describe(ctx.cell, ctx.sizes_T, None, w_DGH, None, start, states, (), kept_DNK)
         places = [tensor.data_ptr() for tensor in (d_h_DNH, d_x_DNG, d_gates_DNG, *d_start)]
-        gradients = native.RecurrenceGradients(*places)
+        gradients = calls.RecurrenceGradients(*places)
         where = ctypes.addressof(given), ctypes.addressof(gradients)
         ctx.kernel.recurrence_back(*where, native.threads(), native.team())
         d_w_DGH = d_b_DG = None

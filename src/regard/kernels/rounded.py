@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import UsageError
-from regard.kernels import native
+from regard.kernels import calls, native
 
 
 def linear(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tensor | None:
@@ -90,7 +90,7 @@ def multiply(
     if not (kernel.multiplies() and fits and is_by_rows):
         what = f"a product of {tuple(x_NI.shape)} and {tuple(weight_OI.shape)} into {tuple(out.shape)}, {out.stride()}"
         raise UsageError(what, where="regard.kernels.rounded")
-    given = native.Product(
+    given = calls.Product(
         len(x_NI),
         *weight_OI.shape,
         *(None if one is None else one.data_ptr() for one in (x_NI, weight_OI, bias_O, out)),

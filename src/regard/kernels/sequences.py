@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from regard.kernels import native
+from regard.kernels import calls, native
 
 Rows = tuple[Tensor, Tensor]  # int64: the first row of each sequence, and how many
 
@@ -69,7 +69,7 @@ def attend(
         attn_mask = attn_mask.expand(count, q_NHK.shape[1], q_NHK.shape[0] // count, k_MGK.shape[0] // count)
         attn_mask = _by_rows(attn_mask)
     most = q_NHK.shape[0] + k_MGK.shape[0]
-    how = native.Sequences(
+    how = calls.Sequences(
         back=min(band[0], most),
         ahead=min(band[1], most),
         seed=int(torch.empty((), dtype=torch.int64, device="cpu").random_()) if dropout_p else 0,
@@ -100,7 +100,7 @@ def weigh(q_THK: Tensor, k_SGK: Tensor, keys: int, band: tuple[int, int], scale:
         return None
     most = q_THK.shape[0] + k_SGK.shape[0]
     places = [torch.tensor([number], device="cpu") for number in (0, len(q_THK), 0, len(k_SGK))]
-    how = native.Sequences(
+    how = calls.Sequences(
         back=min(band[0], most), ahead=min(band[1], most), scale=q_THK.shape[2] ** -0.5 if scale is None else scale
     )
     given = _describe(how, (q_THK, k_SGK, k_SGK[..., :0]), None, None, places)
@@ -115,16 +115,16 @@ def _by_rows(x: Tensor) -> Tensor:
 
 
 def _describe(
-    how: native.Sequences,
+    how: calls.Sequences,
     inputs: Sequence[Tensor],
     v_HK: Tensor | None,
     attn_mask: Tensor | None,
     places: Sequence[Tensor],
-) -> native.Sequences:
+) -> calls.Sequences:
     """Say what is attended to; the tensors have to live until the kernel has run."""
     q_NHK, k_MGK, v_MGV = inputs
     mask, strides = (0, (0, 0, 0)) if attn_mask is None else (attn_mask.data_ptr(), attn_mask.stride()[:3])
-    return native.Sequences(
+    return calls.Sequences(
         *(x.data_ptr() for x in inputs),
         *(0, 0, mask, 0 if v_HK is None else v_HK.data_ptr()),
         *(x.data_ptr() for x in places),
@@ -145,7 +145,7 @@ def _forward(
     q_lengths_B: Tensor,
     k_starts_B: Tensor,
     k_lengths_B: Tensor,
-    how: native.Sequences,
+    how: calls.Sequences,
     kernel: native.Kernel,
     keeps: bool = True,
 ) -> tuple[Tensor, Tensor]:
@@ -184,7 +184,7 @@ class _Attend(torch.autograd.Function):
         given.y, given.norms = y_NHV.data_ptr(), norms_NH2.data_ptr()
         grads = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in inputs]
         v_BHK = None if v_HK is None else v_HK.new_empty(len(ctx.places[0]), *v_HK.shape)
-        gradients = native.Gradients(
+        gradients = calls.Gradients(
             grad_NHV.data_ptr(),
             *grad_NHV.stride()[:2],
             *(0 if x is None else x.data_ptr() for x in (*grads, v_BHK)),

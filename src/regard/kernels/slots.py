@@ -7,7 +7,7 @@ import ctypes
 import torch
 from torch import Tensor
 
-from regard.kernels import native
+from regard.kernels import calls, native
 
 
 def attend(
@@ -62,7 +62,7 @@ def describe(
     attn_mask: Tensor | None,
     lengths_B: Tensor | None,
     scale: float | None,
-) -> tuple[native.Slots, tuple[Tensor | None, ...]]:
+) -> tuple[calls.Slots, tuple[Tensor | None, ...]]:
     """Say what is attended to, without the queries and the place of the result.
 
     Args:
@@ -84,7 +84,7 @@ def describe(
         attn_mask = attn_mask.expand(count, heads, queries, bound)
         attn_mask = attn_mask if attn_mask.stride(3) == 1 else attn_mask.contiguous()
         mask, strides = attn_mask.data_ptr(), attn_mask.stride()[:3]
-    slots = native.Slots(
+    slots = calls.Slots(
         *(0, k_BSGK.data_ptr(), v_BSGK.data_ptr(), 0),
         *(mask, 0 if lengths_B is None else lengths_B.data_ptr()),
         *(count, queries, heads, groups, key, value, bound),

@@ -23,7 +23,7 @@ from regard.attention.masks import Mask
 from regard.attention.positions import sinusoidal
 from regard.attention.recording import is_watched
 from regard.attention.silencing import is_silenced
-from regard.kernels import native, slots
+from regard.kernels import calls, native, slots
 from regard.kernels.blocks import Norm, Step, Weights, pointers
 from regard.layers.block import Block
 from regard.layers.drop_path import DropPath
@@ -210,7 +210,7 @@ def _fits(cache: KVCache, attn: MultiHeadAttention) -> bool:
 
 def _read(
     attn: MultiHeadAttention, segments: Segments, cache: KVCache, mask: Mask | None, like: Tensor
-) -> tuple[native.Slots, tuple[Tensor | None, ...]]:
+) -> tuple[calls.Slots, tuple[Tensor | None, ...]]:
     """Describe what some queries attend to."""
     like_BTHK = like.new_empty(0, 0, attn.num_heads, 0)
     attn_mask, lengths_B = static.limits(like_BTHK, segments, cache.segments, mask)

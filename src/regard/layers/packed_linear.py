@@ -35,7 +35,8 @@ from torch import Tensor, nn
 
 from regard.errors import UsageError
 from regard.kernels import native
-from regard.kernels.native import HUGE_BYTES, Kernel, Matrix, choose
+from regard.kernels.calls import Matrix
+from regard.kernels.native import HUGE_BYTES, Kernel, choose
 
 Precision = Literal["fp32", "bf16", "int8"]
 
