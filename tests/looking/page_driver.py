@@ -49,10 +49,16 @@ def settle(page: Page) -> None:
 
 
 def cursor(page: Page, query: int, key: int) -> str:
-    """Puts the (first) matrix's cursor on a cell with the arrow keys, and reads it."""
+    """Puts the (first) matrix's cursor on a cell with the arrow keys, and reads it once its row has come."""
     page.locator(".matrix").first.focus()
-    for pressed in ("Escape", "ArrowDown", *["ArrowDown"] * query, *["ArrowRight"] * key):
+    page.keyboard.press("Escape")
+    settle(page)
+    at_rest = readout(page)
+    for pressed in ("ArrowDown", *["ArrowDown"] * query, *["ArrowRight"] * key):
         page.keyboard.press(pressed)
+    output = page.locator(".shown output").first.element_handle()
+    page.wait_for_function("([output, before]) => output.textContent !== before", arg=[output, at_rest])
+    settle(page)
     return readout(page)
 
 
