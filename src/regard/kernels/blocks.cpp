@@ -1,5 +1,6 @@
-// Transformer blocks over a few new tokens in one call: what stands between their products is as short as a call from
-// Python, and all of it together would take as long as the products.
+// Transformer blocks in one call: over a few new tokens, where what stands between their products is as short as a call from
+// Python, and all of it together would take as long as the products; and over whole sequences, where what stands between
+// goes through memory as seldom as can be.
 
 #include <algorithm>
 #include <cmath>
@@ -13,15 +14,17 @@
 
 namespace {
 
-constexpr int64_t NUMBERS = 1 << 14;  // that are not worth a second thread
+constexpr int64_t NUMBERS = 1 << 14;     // that are not worth a second thread
+constexpr int64_t NEAR = 768 * 3072;     // numbers that products give one after the other
 
 // Share rows out to threads, where they hold enough numbers.
 template <typename Part>
-void by_rows(int64_t rows, int64_t width, int threads, const Part& part) {
-    threads = (int)std::max<int64_t>(std::min<int64_t>({threads, rows, 1 + rows * width / NUMBERS}), 1);
-    Threads::run(threads, [&](int number) {
-        for (int64_t row = share(rows, number, threads); row < share(rows, number + 1, threads); ++row) part(row);
-    });
+void by_rows(int64_t rows, int64_t width, int threads, Team team, const Part& part) {
+    int count = (int)std::max<int64_t>(std::min<int64_t>({threads, rows, 1 + rows * width / NUMBERS}), 1);
+    auto take = [&](int number) {
+        for (int64_t row = share(rows, number, count); row < share(rows, number + 1, count); ++row) part(row);
+    };
+    Threads::run(count, take, team, threads);
 }
 
 // Σ f(x) of a row, whose width is a multiple of 16.
@@ -37,12 +40,41 @@ void norm_row(const Norm& norm, const float* x, float* y, int64_t width) {
     float mean = norm.is_rms ? 0 : total(x, width, [](Floats one) { return one; }) / width;
     float variance = total(x, width, [=](Floats one) { return (one - mean) * (one - mean); }) / width;
     float scale = 1 / std::sqrt(variance + norm.eps);
-    for (int64_t i = 0; i < width; ++i) {
-        float one = (x[i] - mean) * scale * (norm.weight ? norm.weight[i] : 1);
-        y[i] = norm.bias ? one + norm.bias[i] : one;
+    for (int64_t i = 0; i < width; i += WIDTH) {
+        Floats one = (*(const Floats*)(x + i) - mean) * scale;
+        if (norm.weight) one *= *(const Floats*)(norm.weight + i);
+        if (norm.bias) one += *(const Floats*)(norm.bias + i);
+        *(Floats*)(y + i) = one;
     }
 }
 
+inline void add(const float* x, int64_t width, float* y) {
+    for (int64_t i = 0; i < width; ++i) y[i] += x[i];
+}
+
+// Turn the heads of a row by its angles: (a, b) ← (a cos − b sin, a sin + b cos), a and b half a head apart.
+void turn(float* x, int64_t heads, int64_t key, const float* turns) {
+    int64_t half = key / 2;
+    for (int64_t h = 0; h < heads; ++h, x += key)
+        for (int64_t i = 0; i < half; ++i) {
+            float one = x[i], other = x[i + half];
+            x[i] = one * turns[half + i] - other * turns[i];
+            x[i + half] = one * turns[i] + other * turns[half + i];
+        }
+}
+
+// The MLP's inner activations, gated where it has a gate: `gated` has room for the gate's.
+void inner(const Block& b, const float* x, int64_t rows, float* to, float* gated, int threads, Team team) {
+    regard::linear(b.up, x, rows, b.width, to, threads, team);
+    if (!b.gate) return;
+    int64_t width = b.up->outputs;
+    regard::linear(b.gate, x, rows, b.width, gated, threads, team);
+    by_rows(rows, width, threads, team, [&](int64_t row) {
+        for (int64_t i = row * width; i < (row + 1) * width; ++i) to[i] *= gated[i];
+    });
+}
+
+// A few new tokens.
 struct Run {
     const Block& b;
     const Stores& stores;
@@ -60,29 +92,18 @@ struct Run {
     const float* before(const Norm& norm) const {
         if (!b.is_pre) return s.y;
         float* to = normed.of(s.rows * b.width);
-        by_rows(s.rows, b.width, threads,
+        by_rows(s.rows, b.width, threads, nullptr,
                 [&](int64_t row) { norm_row(norm, s.y + row * b.width, to + row * b.width, b.width); });
         return to;
     }
 
     // y ← y + update, or norm(y + update).
     void after(const Norm& norm, const float* from) const {
-        by_rows(s.rows, b.width, threads, [&](int64_t row) {
+        by_rows(s.rows, b.width, threads, nullptr, [&](int64_t row) {
             float* y = s.y + row * b.width;
-            for (int64_t i = 0; i < b.width; ++i) y[i] += from[row * b.width + i];
+            add(from + row * b.width, b.width, y);
             if (!b.is_pre) norm_row(norm, y, y, b.width);
         });
-    }
-
-    // Turn the heads of a row by its angles: (a, b) ← (a cos − b sin, a sin + b cos), a and b half a head apart.
-    static void turn(float* x, int64_t heads, int64_t key, const float* turns) {
-        int64_t half = key / 2;
-        for (int64_t h = 0; h < heads; ++h, x += key)
-            for (int64_t i = 0; i < half; ++i) {
-                float one = x[i], other = x[i + half];
-                x[i] = one * turns[half + i] - other * turns[i];
-                x[i + half] = one * turns[i] + other * turns[half + i];
-            }
     }
 
     // Keep the keys and values of the new rows where they belong.
@@ -116,15 +137,130 @@ struct Run {
             after(b.cross_norm, product(*b.cross_out, context, update));
         }
         const float* x = before(b.mlp_norm);
-        float* inner = product(*b.up, x, hidden);
-        if (b.gate) {
-            const float* gate = product(*b.gate, x, gated);
-            int64_t width = b.up->outputs;
-            by_rows(s.rows, width, threads, [&](int64_t row) {
-                for (int64_t i = row * width; i < (row + 1) * width; ++i) inner[i] *= gate[i];
-            });
+        float* to = hidden.of(s.rows * b.up->outputs);
+        inner(b, x, s.rows, to, b.gate ? gated.of(s.rows * b.gate->outputs) : nullptr, threads, nullptr);
+        after(b.mlp_norm, product(*b.down, to, update));
+    }
+};
+
+// Whole sequences, some at a time, so that what products give stays in the processor's caches for the next one. What a row
+// goes through between two products, it goes through at once: residual and norm, and the way into windows and back.
+struct Reader {
+    const Block& b;
+    const Whole& w;
+    int threads;
+    Team team;
+
+    int64_t joint_width() const { return b.self_in->outputs; }
+    int64_t context_width() const { return b.self_out->inputs; }
+    int64_t inner_width() const { return b.up->outputs + (b.gate ? b.gate->outputs : 0); }
+
+    // Rows of so many that are worked on at once, about as many each time.
+    int64_t some_of(int64_t rows) const {
+        const int64_t near = std::max<int64_t>(NEAR / std::max(joint_width() + context_width(), inner_width()), 16);
+        const int64_t times = std::max<int64_t>((rows + near / 2) / near, 1);
+        return (rows + times - 1) / times;
+    }
+
+    // How many sequences are attended within at once, from one on; one at least.
+    int64_t sequences_from(int64_t first) const {
+        const int64_t* lengths = w.self.q_lengths;
+        const int64_t most = some_of(w.laid);
+        int64_t behind = first, rows = 0;
+        while (behind < w.self.sequences && (behind == first || rows + lengths[behind] <= most)) rows += lengths[behind++];
+        return behind - first;
+    }
+
+    // Rows of all that are attended within at once.
+    int64_t most_laid() const {
+        int64_t most = 0;
+        for (int64_t i = 0; i < w.self.sequences; ++i) most = std::max(most, w.self.q_lengths[i]);
+        return std::min(std::max(most, some_of(w.laid)), w.laid);
+    }
+
+    int64_t room() const {
+        const int64_t attending = most_laid() * (joint_width() + context_width() + 2 * b.width);
+        return w.rows * b.width + std::max(attending, some_of(w.rows) * (inner_width() + b.width));
+    }
+
+    int64_t place(int64_t row) const { return w.places ? w.places[row] : row; }
+
+    // What self-attention works on, rows of the sequences: norm(x), or x as it is.
+    const float* before(int64_t first, int64_t rows, float* to) const {
+        if (!b.is_pre && !w.places) return w.x + first * b.width;
+        by_rows(rows, b.width, threads, team, [&](int64_t row) {
+            const int64_t at = place(first + row), width = b.width;
+            if (at < 0)
+                std::memset(to + row * width, 0, sizeof(float) * width);
+            else if (b.is_pre)
+                norm_row(b.self_norm, w.x + at * width, to + row * width, width);
+            else
+                std::memcpy(to + row * width, w.x + at * width, sizeof(float) * width);
+        });
+        return to;
+    }
+
+    // y = x + update, or norm(x + update), and what the MLP works on: its norm, or y as it is.
+    void between(int64_t first, int64_t rows, const float* update, float* normed) const {
+        by_rows(rows, b.width, threads, team, [&](int64_t row) {
+            const int64_t at = place(first + row), width = b.width;
+            if (at < 0) return;
+            float* y = w.y + at * width;
+            for (int64_t i = 0; i < width; ++i) y[i] = w.x[at * width + i] + update[row * width + i];
+            if (b.is_pre)
+                norm_row(b.mlp_norm, y, normed + at * width, width);
+            else
+                norm_row(b.self_norm, y, y, width);
+        });
+    }
+
+    // y ← y + update, or norm(y + update).
+    void after(int64_t first, int64_t rows, const float* update) const {
+        by_rows(rows, b.width, threads, team, [&](int64_t row) {
+            float* y = w.y + (first + row) * b.width;
+            add(update + row * b.width, b.width, y);
+            if (!b.is_pre) norm_row(b.mlp_norm, y, y, b.width);
+        });
+    }
+
+    void attend(float* normed, float* rest) const {
+        std::vector<int64_t> starts;
+        for (int64_t from = 0, count; from < w.self.sequences; from += count) {
+            count = sequences_from(from);
+            Sequences a = w.self;
+            const int64_t first = a.q_starts[from], rows = a.q_starts[from + count - 1] + a.q_lengths[from + count - 1] - first;
+            if (!rows) continue;
+            starts.assign(a.q_starts + from, a.q_starts + from + count);
+            for (int64_t& start : starts) start -= first;
+            float *laid = rest, *update = laid + rows * b.width, *joint = update + rows * b.width;
+            const int64_t stride = joint_width();
+            regard::linear(b.self_in, before(first, rows, laid), rows, b.width, joint, threads, team);
+            if (w.turns)
+                by_rows(rows, stride, threads, team, [&](int64_t row) {
+                    turn(joint + row * stride, a.heads + a.groups, a.key, w.turns + (first + row) * a.key);
+                });
+            a.sequences = count, a.q_starts = a.k_starts = starts.data(), a.q_lengths += from, a.k_lengths += from;
+            a.first_mask = from;
+            a.q = joint, a.k = joint + a.heads * a.key, a.v = a.k + a.groups * a.key, a.y = joint + rows * stride;
+            a.q_row = a.k_row = a.v_row = stride, a.q_head = a.k_head = a.key, a.v_head = a.value;
+            regard::sequences(&a, threads, team);
+            regard::linear(b.self_out, a.y, rows, context_width(), update, threads, team);
+            between(first, rows, update, normed);
         }
-        after(b.mlp_norm, product(*b.down, inner, update));
+    }
+
+    // y = block(x)
+    void run() const {
+        float *normed = w.room, *update = normed + w.rows * b.width;
+        attend(normed, update);
+        const float* x = b.is_pre ? normed : w.y;
+        for (int64_t row = 0, rows; row < w.rows; row += rows) {
+            rows = std::min(some_of(w.rows), w.rows - row);
+            float* to = update + rows * b.width;
+            inner(b, x + row * b.width, rows, to, to + rows * b.up->outputs, threads, team);
+            regard::linear(b.down, to, rows, b.up->outputs, update, threads, team);
+            after(row, rows, update);
+        }
     }
 };
 
@@ -139,6 +275,14 @@ void blocks(const Block* const* blocks, const Stores* stores, int64_t count, con
     std::memcpy(step->y, step->x, sizeof(float) * step->rows * blocks[0]->width);
     for (int64_t i = 0; i < count; ++i)
         Run{*blocks[i], stores[i], *step, threads, normed, projected, update, hidden, gated}.run();
+}
+
+// Numbers that `read` needs room for.
+int64_t room(const Block* block, const Whole* whole) { return Reader{*block, *whole, 1, nullptr}.room(); }
+
+// y = x through a block, over whole sequences; without cross-attention.
+void read(const Block* block, const Whole* whole, int threads, Team team) {
+    if (whole->rows) Reader{*block, *whole, threads, team}.run();
 }
 
 }  // namespace regard

@@ -1,7 +1,7 @@
-"""Transformer blocks over a few new tokens by our own kernel; see ``blocks.cpp``. The structures are ``calls.h``'s.
+"""Transformer blocks by our own kernel; see ``blocks.cpp``. The structures are ``calls.h``'s.
 
 The kernel checks nothing: all floats are float32, rows and stores lie without gaps, and there are as many rows as slots
-have queries. :mod:`regard.layers.packed_block` sees to that.
+have queries, or sequences tokens. :mod:`regard.layers.packed_block` sees to that.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 
-from regard.kernels.calls import Slots
+from regard.kernels.calls import Sequences, Slots
 
 _POINTER, _NUMBER = ctypes.c_void_p, ctypes.c_int64
 
@@ -73,6 +73,29 @@ class Step(ctypes.Structure):
         ("rows", _NUMBER),
         *((name, _POINTER) for name in ("slot", "place", "turns")),
         *((name, Slots) for name in ("self_slots", "cross_slots")),
+    )
+
+
+class Whole(ctypes.Structure):
+    """What a block is given of whole sequences.
+
+    Attributes:
+        x: float32, (N, D).
+        y: Where the result goes, likewise; other memory.
+        room: float32, as many numbers as :attr:`~regard.kernels.native.Kernel.room` says.
+        rows: N.
+        laid: Rows M of the sequences that self-attention sees.
+        places: int64, M numbers: the row of x that each of them is, −1 for zeros; every row of x has one. Null where
+            they are the rows of x.
+        turns: float32, (M, K): sines, then cosines, of half a head; null where nothing is rotated.
+        sequences: What is attended to; queries, keys, values and results are the kernel's own.
+    """
+
+    _fields_ = (
+        *((name, _POINTER) for name in ("x", "y", "room")),
+        *((name, _NUMBER) for name in ("rows", "laid")),
+        *((name, _POINTER) for name in ("places", "turns")),
+        ("sequences", Sequences),
     )
 
 

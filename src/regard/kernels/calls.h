@@ -45,6 +45,7 @@ struct Sequences {
     const int64_t *q_starts, *q_lengths, *k_starts, *k_lengths;
     int64_t sequences, heads, groups, key, value;
     int64_t q_row, q_head, k_row, k_head, v_row, v_head;
+    int64_t masks, first_mask;  // sequence i has the mask of first_mask + i modulo masks, at least 1
     int64_t mask_sequence, mask_head, mask_row;
     int64_t back, ahead;  // how far a query sees, counted from the end: the last stands at the last key; −1 is all the way
     int64_t seed, dropped;  // of 2³² weights so many are dropped, which ones follows from the seed; 0 for none
@@ -88,6 +89,17 @@ struct Step {
     Slots self, cross;            // without q, k, v and y
 };
 
+// What a block is given of whole sequences.
+struct Whole {
+    const float* x;
+    float* y;
+    float* room;            // of numbers: see regard_room
+    int64_t rows, laid;     // of x and y, and of the sequences that self-attention sees
+    const int64_t* places;  // of each of these its row of x, each of which has one, or −1 for zeros; null: they are the same
+    const float* turns;     // for each of these sines, then cosines, of half a head each; or null
+    Sequences self;         // without q, k, v and y and how these lie
+};
+
 // Where one block's keys and values lie.
 struct Stores {
     float *k, *v;
@@ -128,6 +140,8 @@ void sequences_back(const Sequences* sequences, const Gradients* gradients, int 
 void recurrence(const Recurrence* r, int threads, Team team);
 void recurrence_back(const Recurrence* r, const RecurrenceGradients* gradients, int threads, Team team);
 void blocks(const Block* const* blocks, const Stores* stores, int64_t count, const Step* step, int threads);
+int64_t room(const Block* block, const Whole* whole);
+void read(const Block* block, const Whole* whole, int threads, Team team);
 void log_norms(const float* x, int64_t rows, int64_t count, int64_t stride, double* y, int threads);
 void best(const float* x, int64_t rows, int64_t count, int64_t stride, int64_t most, float* values, int64_t* places,
           int threads);

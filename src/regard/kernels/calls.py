@@ -43,7 +43,8 @@ class Slots(ctypes.Structure):
 class Sequences(ctypes.Structure):
     """Queries, keys and values of attention within sequences, as the kernels see them; strides are in numbers.
 
-    The mask is added to the scores; its strides are 0 along what it does not depend on. ``back`` and ``ahead`` say how
+    The mask is added to the scores; its strides are 0 along what it does not depend on, and sequence i has that of
+    ``first_mask`` + i modulo ``masks``, at least 1. ``back`` and ``ahead`` say how
     far a query sees, -1 for all the way. ``norms`` is what the gradients need of the scores. Of 2³² weights as many as
     ``dropped`` says are dropped; which ones follows from the seed. With a vector, scores are vectorᵀ tanh(q + k).
     """
@@ -53,7 +54,8 @@ class Sequences(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("q_starts", "q_lengths", "k_starts", "k_lengths")),
         *((name, ctypes.c_int64) for name in ("sequences", "heads", "groups", "key", "value")),
         *((name, ctypes.c_int64) for name in ("q_row", "q_head", "k_row", "k_head", "v_row", "v_head")),
-        *((name, ctypes.c_int64) for name in ("mask_sequence", "mask_head", "mask_row", "back", "ahead")),
+        *((name, ctypes.c_int64) for name in ("masks", "first_mask", "mask_sequence", "mask_head", "mask_row")),
+        *((name, ctypes.c_int64) for name in ("back", "ahead")),
         *((name, ctypes.c_int64) for name in ("seed", "dropped")),
         ("scale", ctypes.c_float),
     )

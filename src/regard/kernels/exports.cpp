@@ -65,6 +65,12 @@ int regard_blocks(const Block* const* blocks, const Stores* stores, int64_t coun
     return attempt<regard::blocks>(blocks, stores, count, step, threads);
 }
 
+int64_t regard_room(const Block* block, const Whole* whole) { return regard::room(block, whole); }
+
+int regard_read(const Block* block, const Whole* whole, int threads, Team team) {
+    return attempt<regard::read>(block, whole, threads, team);
+}
+
 int regard_log_norms(const float* x, int64_t rows, int64_t count, int64_t stride, double* y, int threads) {
     return attempt<regard::log_norms>(x, rows, count, stride, y, threads);
 }

@@ -69,10 +69,12 @@ class Kernel:
         recurrence: (recurrence, threads, team or None).
         recurrence_back: (recurrence, gradients, threads, team or None).
         blocks: (blocks, where the keys and values of each lie, how many, step, threads).
+        read: (block, whole sequences, threads, team or None).
         log_norms: (x, rows, numbers of a row, numbers from row to row, y in float64, threads).
         best: (x, rows, numbers of a row, numbers from row to row, how many, values, places, threads).
         multiplies: (); says whether the processor multiplies matrices of bfloat16.
         bytes_of_panel: (kind, inputs); gives the bytes of a panel of packed weights.
+        room: (block, whole sequences); gives the numbers that ``read`` needs room for.
         huge: (place, bytes): asks for huge pages.
 
     Raises:
@@ -90,10 +92,12 @@ class Kernel:
     recurrence: Callable[..., None]
     recurrence_back: Callable[..., None]
     blocks: Callable[..., None]
+    read: Callable[..., None]
     log_norms: Callable[..., None]
     best: Callable[..., None]
     multiplies: Callable[[], int]
     bytes_of_panel: Callable[[int, int], int]
+    room: Callable[[Any, Any], int]
     huge: Callable[[int, int], None]
 
     def __init__(self, path: Path, made_by: str) -> None:
@@ -111,6 +115,7 @@ class Kernel:
             ("recurrence", pointer, integer, pointer),
             ("recurrence_back", pointer, pointer, integer, pointer),
             ("blocks", pointer, pointer, number, pointer, integer),
+            ("read", pointer, pointer, integer, pointer),
             ("log_norms", pointer, number, number, number, pointer, integer),
             ("best", pointer, number, number, number, number, pointer, pointer, integer),
         ):
@@ -120,6 +125,7 @@ class Kernel:
         for name, *given, result in (
             ("multiplies", number),
             ("bytes_of_panel", number, number, number),
+            ("room", pointer, pointer, number),
             ("huge", pointer, number, None),
         ):
             function = getattr(library, f"regard_{name}")

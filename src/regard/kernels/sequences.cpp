@@ -172,7 +172,8 @@ struct Piece {
     const float* k() const { return s.k + k_start * s.k_row + group * s.k_head; }
     const float* v() const { return s.v + k_start * s.v_row + group * s.v_head; }
     const float* mask(int64_t query, int64_t head) const {
-        return s.mask ? s.mask + sequence * s.mask_sequence + head * s.mask_head + query * s.mask_row : nullptr;
+        if (!s.mask) return nullptr;
+        return s.mask + (s.first_mask + sequence) % s.masks * s.mask_sequence + head * s.mask_head + query * s.mask_row;
     }
     int64_t at(int64_t query, int64_t head) const { return (q_start + query) * s.heads + head; }
 

@@ -62,7 +62,7 @@ def attend(
     asks = torch.is_grad_enabled() and any(x.requires_grad for x in leaves)
     if attn_mask is not None:
         if attn_mask.dtype == torch.bool:
-            attn_mask = q_NHK.new_zeros(attn_mask.shape).masked_fill_(~attn_mask, float("-inf"))
+            attn_mask = addend(attn_mask, q_NHK)
         elif not native.are_plain(attn_mask) or (torch.is_grad_enabled() and attn_mask.requires_grad):
             return None
         count = len(queries[0])
@@ -109,6 +109,21 @@ def weigh(q_THK: Tensor, k_SGK: Tensor, keys: int, band: tuple[int, int], scale:
     return weights_HTS
 
 
+def addend(attn_mask: Tensor, like: Tensor) -> Tensor:
+    """Make a mask one that is added to the scores, and have the numbers of a row stand one after the other.
+
+    Args:
+        attn_mask: bool, True = may attend, or floats, added to the scores.
+        like: A tensor of the type and device of the scores.
+
+    Returns:
+        Floats, likewise.
+    """
+    if attn_mask.dtype == torch.bool:
+        return like.new_zeros(attn_mask.shape).masked_fill_(~attn_mask, float("-inf"))
+    return _by_rows(attn_mask)
+
+
 def _by_rows(x: Tensor) -> Tensor:
     """Have the numbers of a row stand one after the other."""
     return x if x.stride(-1) == 1 else x.contiguous()
@@ -123,16 +138,46 @@ def _describe(
 ) -> calls.Sequences:
     """Say what is attended to; the tensors have to live until the kernel has run."""
     q_NHK, k_MGK, v_MGV = inputs
-    mask, strides = (0, (0, 0, 0)) if attn_mask is None else (attn_mask.data_ptr(), attn_mask.stride()[:3])
+    mask, masks = (0, (1, 0, 0, 0, 0)) if attn_mask is None else _masks(attn_mask)
     return calls.Sequences(
         *(x.data_ptr() for x in inputs),
         *(0, 0, mask, 0 if v_HK is None else v_HK.data_ptr()),
         *(x.data_ptr() for x in places),
         *(len(places[0]), q_NHK.shape[1], *k_MGK.shape[1:], v_MGV.shape[2]),
         *(stride for x in inputs for stride in x.stride()[:2]),
-        *strides,
+        *masks,
         *(how.back, how.ahead, how.seed, how.dropped, how.scale),
     )
+
+
+def _masks(attn_mask_BHTS: Tensor) -> tuple[int, tuple[int, ...]]:
+    """Say where masks lie, how many there are, and the numbers from one to the next, of heads and rows too."""
+    return attn_mask_BHTS.data_ptr(), (len(attn_mask_BHTS), 0, *attn_mask_BHTS.stride()[:3])
+
+
+def within(
+    rows: Rows, heads: int, groups: int, size: int, band: tuple[int, int], attn_mask_BHTS: Tensor | None
+) -> calls.Sequences:
+    """Describe scaled dot-product attention within sequences, of queries, keys and values that the kernel has.
+
+    Args:
+        rows: The first row of each sequence and how many it has: int64, without gaps. They have to live until the
+            kernel has run, as has the mask.
+        heads: Query heads H.
+        groups: Heads of keys and values.
+        size: Of a head.
+        band: How far a query sees back and ahead; −1 for all the way.
+        attn_mask_BHTS: float32, added to the scores; H is all heads, the last dimension without gaps. Sequence i has
+            that of i modulo B. None for none.
+
+    Returns:
+        What the kernel is given, without the rows themselves.
+    """
+    starts_B, lengths_B = rows
+    mask, masks = (0, (1, 0, 0, 0, 0)) if attn_mask_BHTS is None else _masks(attn_mask_BHTS)
+    places = (starts_B.data_ptr(), lengths_B.data_ptr())
+    sizes = (len(starts_B), heads, groups, size, size)
+    return calls.Sequences(0, 0, 0, 0, 0, mask, 0, *places, *places, *sizes, *(0,) * 6, *masks, *band, 0, 0, size**-0.5)
 
 
 def _forward(

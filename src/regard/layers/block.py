@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 from torch import Tensor, nn
 
@@ -15,12 +15,58 @@ from regard.layers.drop_path import DropPath
 from regard.layers.mlp import MLP
 from regard.layers.windows import Windows
 
-# The first of some blocks, as many as it serves, in another way, given what Block.extend is given, with a cache and a
-# context for each: what the last of them gives, and their caches; or None where it serves not even the first.
-Own = Callable[
-    [Sequence["Block"], Tensor, Segments, Sequence[KVCache], Sequence[KVCache | None], Segments | None, Mask | None],
-    tuple[Tensor, list[KVCache]] | None,
-]
+class Own(Protocol):
+    """Another way to run a block, which may decline."""
+
+    def __call__(
+        self,
+        blocks: Sequence[Block],
+        x_ND: Tensor,
+        segments: Segments,
+        caches: Sequence[KVCache],
+        contexts: Sequence[KVCache | None],
+        context_segments: Segments | None,
+        mask: Mask | None,
+    ) -> tuple[Tensor, list[KVCache]] | None:
+        """Run the first of some blocks, as many as it serves, given what :meth:`Block.extend` is given.
+
+        Args:
+            blocks: This one, and those behind it.
+            x_ND: New tokens.
+            segments: How many for each slot of the caches.
+            caches: Self-attention's past of each.
+            contexts: Cross-attention's keys and values of each.
+            context_segments: Which of the new tokens read the same context.
+            mask: For self-attention.
+
+        Returns:
+            What the last of them gives, and their caches; None where it serves not even the first.
+        """
+        ...
+
+    def whole(
+        self,
+        x_ND: Tensor,
+        segments: Segments,
+        mask: Mask | None,
+        bias: Bias | None,
+        positions_N: Tensor | None,
+        windows: Windows | None,
+    ) -> Tensor | None:
+        """Run the block over whole sequences, given what :meth:`Block.forward` is given.
+
+        Args:
+            x_ND: Tokens.
+            segments: Which belong together.
+            mask: For self-attention.
+            bias: For self-attention's scores.
+            positions_N: Position of each token.
+            windows: What self-attention sees.
+
+        Returns:
+            y_ND; None where it does not serve.
+        """
+        ...
 
 
 class Block(nn.Module):
@@ -46,7 +92,8 @@ class Block(nn.Module):
         use_bias: Projections have biases.
 
     Attributes:
-        own: Asked by :func:`extend_all` before the block and those behind it run, where it was packed so; else None.
+        own: Asked before the block runs, and by :func:`extend_all` before those behind it do, where it was packed so;
+            else None.
 
     Raises:
         ConfigError: The norm is neither pre nor post.
@@ -135,6 +182,10 @@ class Block(nn.Module):
         Returns:
             y_ND.
         """
+        if self.own is not None and context_MD is None:
+            found_ND = self.own.whole(x_ND, segments, mask, bias, positions_N, windows)
+            if found_ND is not None:
+                return found_ND
         before_ND, attended = self._before(x_ND, self.self_norm), segments
         if windows is not None:
             before_ND, attended, mask = windows.take(before_ND), windows.segments, windows.within(mask)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 import torch
@@ -43,6 +43,25 @@ class Windows:
     _rows_N: Tensor | None = field(repr=False)
     _filled_N: Tensor | None = field(repr=False)
     _back_N: Tensor | None = field(repr=False)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all grids."""
+        return self._count * self.grid[0] * self.grid[1]
+
+    @cached_property
+    def places_M(self) -> Tensor | None:
+        """int64, for each token of ``segments`` its row in the grids, −1 beyond them; None where nothing is moved."""
+        if self._rows_N is None:
+            return None
+        places_W = self.places_BW.flatten()
+        images_B1 = torch.arange(self._count, device=places_W.device)[:, None] * (self.grid[0] * self.grid[1])
+        return torch.where(places_W >= 0, places_W + images_B1, -1).flatten()
+
+    @cached_property
+    def of_one_image(self) -> Segments:
+        """The windows of one image."""
+        return Segments.uniform(*self.places_BW.shape, self.places_BW.device)
 
     def take(self, x_ND: Tensor) -> Tensor:
         """Lay the rows of grids out as rows of windows.
