@@ -8,9 +8,7 @@
 #include <cstring>
 #include <vector>
 
-#include "calls.h"
-#include "threads.h"
-#include "vectors.h"
+#include "products.h"
 
 namespace {
 
@@ -240,7 +238,7 @@ struct Reader {
                     turn(joint + row * stride, a.heads + a.groups, a.key, w.turns + (first + row) * a.key);
                 });
             a.sequences = count, a.q_starts = a.k_starts = starts.data(), a.q_lengths += from, a.k_lengths += from;
-            a.first_mask = from;
+            a.first_mask = from, a.narrow = b.self_in->kind == BF16;
             a.q = joint, a.k = joint + a.heads * a.key, a.v = a.k + a.groups * a.key, a.y = joint + rows * stride;
             a.q_row = a.k_row = a.v_row = stride, a.q_head = a.k_head = a.key, a.v_head = a.value;
             regard::sequences(&a, threads, team);

@@ -48,6 +48,7 @@ struct Sequences {
     int64_t masks, first_mask;  // sequence i has the mask of first_mask + i modulo masks, at least 1
     int64_t mask_sequence, mask_head, mask_row;
     int64_t back, ahead;  // how far a query sees, counted from the end: the last stands at the last key; −1 is all the way
+    int64_t narrow;         // the forward pass may round what it multiplies to bfloat16; sums are float32
     int64_t seed, dropped;  // of 2³² weights so many are dropped, which ones follows from the seed; 0 for none
     float scale;
 };

@@ -55,7 +55,7 @@ class Sequences(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("sequences", "heads", "groups", "key", "value")),
         *((name, ctypes.c_int64) for name in ("q_row", "q_head", "k_row", "k_head", "v_row", "v_head")),
         *((name, ctypes.c_int64) for name in ("masks", "first_mask", "mask_sequence", "mask_head", "mask_row")),
-        *((name, ctypes.c_int64) for name in ("back", "ahead")),
+        *((name, ctypes.c_int64) for name in ("back", "ahead", "narrow")),
         *((name, ctypes.c_int64) for name in ("seed", "dropped")),
         ("scale", ctypes.c_float),
     )

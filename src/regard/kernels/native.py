@@ -39,7 +39,7 @@ SOURCES = tuple(
     FOLDER / f"{name}.cpp"
     for name in ("products", "packing", "amx", "slots", "sequences", "recurrences", "blocks", "exports")
 )
-_HEADERS = tuple(FOLDER / name for name in ("calls.h", "products.h", "threads.h", "vectors.h"))
+_HEADERS = tuple(FOLDER / name for name in ("calls.h", "matrices.h", "products.h", "threads.h", "vectors.h"))
 HUGE_BYTES = 1 << 21  # of a huge page; weights that lie in such are read a tenth faster
 
 _OPTIONS = (

@@ -35,7 +35,6 @@ namespace {
 
 constexpr int PANEL = 16;
 constexpr int PARTS = PANEL / WIDTH;  // registers of a panel's row
-constexpr int64_t LINE = 64;          // bytes that memory gives at once
 
 enum Kind : int64_t { FP32 = 0, BF16 = 1, INT8 = 2 };
 enum Act : int64_t { NONE = 0, RELU = 1, GELU_TANH = 2, GELU_QUICK = 3, SILU = 4, GELU = 5 };

@@ -2,7 +2,8 @@
 //
 // Of one sequence and one group of heads, queries are taken some at a time, so that their scores with all keys stay in
 // the processor's caches. The backward pass computes these scores again; nothing as large as them is kept. Whatever is
-// multiplied from the right is laid out in panels first, two vectors wide.
+// multiplied from the right is laid out in panels first, two vectors wide; or, where products may be narrow and the processor
+// multiplies matrices, rounded in such matrices.
 
 #include <algorithm>
 #include <atomic>
@@ -12,14 +13,12 @@
 #include <limits>
 #include <vector>
 
-#include "calls.h"
-#include "threads.h"
-#include "vectors.h"
+#include "matrices.h"
 
 namespace {
 
 constexpr int64_t SMALL = 1 << 15;  // multiplications that are not worth a second thread
-constexpr int64_t PANEL = 2 * WIDTH;
+constexpr int64_t BREADTH = 2 * WIDTH;   // of a panel
 constexpr int64_t ROWS = 6;               // of a tile: with two vectors each they fill the registers
 constexpr int64_t SCORES = 1 << 14;       // that are held at once, 64 kB, or those of as many queries as a tile has rows
 constexpr int64_t MOST = 8 * ROWS;        // queries that are taken at once
@@ -32,7 +31,7 @@ inline int64_t whole(int64_t count) { return (count + WIDTH - 1) / WIDTH * WIDTH
 
 // How many queries are taken at once, where all their scores with so many keys are held.
 inline int64_t height_for(int64_t keys) {
-    return std::min(std::max(SCORES / std::max(whole(keys), PANEL) / ROWS * ROWS, ROWS), MOST);
+    return std::min(std::max(SCORES / std::max(whole(keys), BREADTH) / ROWS * ROWS, ROWS), MOST);
 }
 
 // Where A's numbers are: from row to row of the result, and along the sum.
@@ -85,10 +84,10 @@ void strip(Left a, int64_t rows, const float* b, int64_t count, float* c, int64_
 // C = A B, or C += A B: `count` products a number. B's panels have `depth` rows, of which `first` … first + count count.
 void multiply(Left a, int64_t rows, const float* b, int64_t depth, int64_t first, int64_t count, int64_t columns,
               float* c, int64_t stride, bool adds) {
-    for (int64_t j = 0; j < columns; j += PANEL) {
-        int64_t width = std::min(PANEL, whole(columns - j));
+    for (int64_t j = 0; j < columns; j += BREADTH) {
+        int64_t width = std::min(BREADTH, whole(columns - j));
         const float* panel = b + j * depth + first * width;
-        if (width == PANEL)
+        if (width == BREADTH)
             strip<2>(a, rows, panel, count, c + j, stride, adds);
         else
             strip<1>(a, rows, panel, count, c + j, stride, adds);
@@ -113,8 +112,8 @@ inline float dot(const float* a, const float* b, int64_t count) {
 
 // Lay rows out in panels of their columns.
 void lay(const float* x, int64_t rows, int64_t stride, int64_t columns, float factor, float* to) {
-    for (int64_t j = 0; j < columns; j += PANEL) {
-        int64_t width = std::min(PANEL, whole(columns - j)), real = std::min(width, columns - j);
+    for (int64_t j = 0; j < columns; j += BREADTH) {
+        int64_t width = std::min(BREADTH, whole(columns - j)), real = std::min(width, columns - j);
         for (int64_t row = 0; row < rows; ++row, to += width) {
             const float* from = x + row * stride + j;
             scaled(from, real, factor, to);
@@ -134,8 +133,8 @@ inline void turn(const float* x, int64_t stride, float factor, float* to, int64_
 
 // Lay rows out so that each is a column of the panels.
 void lay_turned(const float* x, int64_t rows, int64_t stride, int64_t columns, float factor, float* to) {
-    for (int64_t j = 0; j < rows; j += PANEL) {
-        int64_t width = std::min(PANEL, whole(rows - j)), real = std::min(width, rows - j);
+    for (int64_t j = 0; j < rows; j += BREADTH) {
+        int64_t width = std::min(BREADTH, whole(rows - j)), real = std::min(width, rows - j);
         for (int64_t row = 0; row < real;) {
             const float* from = x + (j + row) * stride;
             int64_t i = 0;
@@ -242,13 +241,13 @@ struct Some {
 
     Some(const Piece& piece, int64_t number, int64_t query, int64_t height) : head(number), from(query), rows(height) {
         // Both ends move ahead with the query.
-        see(piece, piece.first(from) / PANEL * PANEL, piece.last(from + rows - 1));
+        see(piece, piece.first(from) / BREADTH * BREADTH, piece.last(from + rows - 1));
     }
 
     void see(const Piece& piece, int64_t least, int64_t behind) {
         first = least, count = std::max<int64_t>(behind - first, 0);
         // What is computed of the last panel is all of it.
-        stride = std::min((count + PANEL - 1) / PANEL * PANEL, whole(piece.keys - first));
+        stride = std::min((count + BREADTH - 1) / BREADTH * BREADTH, whole(piece.keys - first));
     }
 
     // Bring rows together: far apart they would take each other's place in the cache.
@@ -328,21 +327,11 @@ const float* lay_keys(const Piece& p, Rooms& room) {
     return keys;
 }
 
-// Weights of some queries before they are divided by their sums, times the factors of dropout; and one over these sums, 0
-// where no key is seen.
-void weigh(const Piece& p, const Some& some, const float* keys, Rooms& room, float* scores, float* inverses) {
+// Weights from the scores of some queries, before they are divided by their sums, times the factors of dropout; and one over
+// these sums, 0 where no key is seen.
+void normalize(const Piece& p, const Some& some, float* scores, float* inverses) {
     const Sequences& s = p.s;
-    const int64_t key = whole(s.key), end = some.stride;
-    float* near = room.near_q.of(p.height() * key);
-    if (s.vector) {
-        float* vector = room.vector.of(key);
-        widen(s.vector + some.head * s.key, 1, s.key, s.key, vector);
-        widen(p.q(some.from, some.head), some.rows, s.q_row, s.key, near);
-        add(some, near, keys + some.first * key, vector, key, scores);
-    } else {
-        some.gather(p.q(some.from, some.head), s.q_row, s.key, near);
-        some.products(near, s.key, keys, scores);
-    }
+    const int64_t end = some.stride;
     for (int64_t r = 0; r < some.rows; ++r) {
         float* row = scores + r * some.stride;
         const Sight sight = some.sight(p, r);
@@ -374,9 +363,90 @@ void weigh(const Piece& p, const Some& some, const float* keys, Rooms& room, flo
     }
 }
 
+// The same from queries and keys.
+void weigh(const Piece& p, const Some& some, const float* keys, Rooms& room, float* scores, float* inverses) {
+    const Sequences& s = p.s;
+    const int64_t key = whole(s.key);
+    float* near = room.near_q.of(p.height() * key);
+    if (s.vector) {
+        float* vector = room.vector.of(key);
+        widen(s.vector + some.head * s.key, 1, s.key, s.key, vector);
+        widen(p.q(some.from, some.head), some.rows, s.q_row, s.key, near);
+        add(some, near, keys + some.first * key, vector, key, scores);
+    } else {
+        some.gather(p.q(some.from, some.head), s.q_row, s.key, near);
+        some.products(near, s.key, keys, scores);
+    }
+    normalize(p, some, scores, inverses);
+}
+
+// A query's context from its sum over the values; zeros without a key, whatever the values are.
+inline void divided(const float* sum, int64_t count, float inverse, float* y) {
+    if (inverse == 0)
+        std::memset(y, 0, sizeof(float) * count);
+    else
+        scaled(sum, count, inverse, y);
+}
+
+#if REGARD_AMX
+
+inline int64_t squares_of(int64_t count, int64_t side) { return (count + side - 1) / side; }
+
+// Contexts of the queries `from` … `behind` of a piece by matrices of bfloat16. Queries, times the scale, and weights stand
+// sixteen a matrix, keys and values in panels of sixteen keys, or of sixteen numbers of all values.
+void forward_narrow(const Piece& p, int64_t from, int64_t behind, Rooms& room) {
+    constexpr int64_t INPUTS = 2 * SIDE, HIGH = 3 * SIDE;  // inputs of a matrix, and queries taken at once
+    const Sequences& s = p.s;
+    const int64_t heads = s.heads / s.groups, steps = squares_of(s.key, INPUTS), key_steps = squares_of(p.keys, INPUTS);
+    const int64_t key_panels = squares_of(p.keys, SIDE), value_panels = squares_of(s.value, SIDE), width = value_panels * SIDE;
+    char* keys = room.turned.bytes(key_panels * steps * SQUARE);
+    char* values = room.values.bytes(value_panels * key_steps * SQUARE);
+    for (int64_t j = 0; j < key_panels; ++j)
+        for (int64_t i = 0; i < steps; ++i)
+            square(p.k() + j * SIDE * s.k_row + i * INPUTS, s.k_row, 1, p.keys - j * SIDE, s.key - i * INPUTS, true,
+                   keys + (j * steps + i) * SQUARE);
+    for (int64_t j = 0; j < value_panels; ++j)
+        for (int64_t i = 0; i < key_steps; ++i)
+            square(p.v() + i * INPUTS * s.v_row + j * SIDE, 1, s.v_row, s.value - j * SIDE, p.keys - i * INPUTS, true,
+                   values + (j * key_steps + i) * SQUARE);
+    float *scores = room.scores.of(HIGH * whole(p.keys)), *out = room.out.of(SIDE * width);
+    float* near = room.near_q.of(SIDE * s.key);
+    char* left = room.q_panels.bytes(std::max(steps, key_steps) * SQUARE);
+    float inverses[HIGH];
+    TileConfig tiles;
+    tiles.set(SIDE);
+    for (int64_t head = p.group * heads; head < (p.group + 1) * heads; ++head)
+        for (int64_t query = from; query < behind; query += HIGH) {
+            const Some some(p, head, query, std::min(HIGH, behind - query));
+            for (int64_t r = 0; r < some.rows; r += SIDE) {
+                const int64_t rows = std::min(SIDE, some.rows - r);
+                for (int64_t i = 0; i < rows; ++i) scaled(p.q(query + r + i, head), s.key, s.scale, near + i * s.key);
+                for (int64_t i = 0; i < steps; ++i)
+                    square(near + i * INPUTS, s.key, 1, rows, s.key - i * INPUTS, false, left + i * SQUARE);
+                products_of(left, keys + some.first / SIDE * steps * SQUARE, steps * SQUARE, some.stride / SIDE, steps,
+                            scores + r * some.stride, some.stride);
+            }
+            normalize(p, some, scores, inverses);
+            for (int64_t r = 0; r < some.rows; r += SIDE) {
+                const int64_t rows = std::min(SIDE, some.rows - r), seen = squares_of(some.stride, INPUTS);
+                for (int64_t i = 0; i < seen; ++i)
+                    square(scores + r * some.stride + i * INPUTS, some.stride, 1, rows, some.stride - i * INPUTS, false,
+                           left + i * SQUARE);
+                products_of(left, values + some.first / INPUTS * SQUARE, key_steps * SQUARE, value_panels, seen, out, width);
+                for (int64_t i = 0; i < rows; ++i)
+                    divided(out + i * width, s.value, inverses[r + i], s.y + p.at(query + r + i, head) * s.value);
+            }
+        }
+}
+
+#endif
+
 // Contexts of the queries `from` … `behind` of a piece.
 void forward(const Piece& p, int64_t from, int64_t behind, Rooms& room) {
     const Sequences& s = p.s;
+#if REGARD_AMX
+    if (s.narrow && !s.vector) return forward_narrow(p, from, behind, room);
+#endif
     int64_t heads = s.heads / s.groups, width = whole(s.value);
     const float* keys = lay_keys(p, room);
     float* values = room.plain.of(p.keys * width);
@@ -389,14 +459,8 @@ void forward(const Piece& p, int64_t from, int64_t behind, Rooms& room) {
             weigh(p, some, keys, room, scores, inverses);
             Left weights{scores, some.stride, 1};
             multiply(weights, some.rows, values, p.keys, some.first, some.count, s.value, out, width, false);
-            for (int64_t r = 0; r < some.rows; ++r) {
-                float* y = s.y + p.at(query + r, head) * s.value;
-                // A query without a key gives zeros, whatever the values are.
-                if (inverses[r] == 0)
-                    std::memset(y, 0, sizeof(float) * s.value);
-                else
-                    scaled(out + r * width, s.value, inverses[r], y);
-            }
+            for (int64_t r = 0; r < some.rows; ++r)
+                divided(out + r * width, s.value, inverses[r], s.y + p.at(query + r, head) * s.value);
         }
 }
 

@@ -146,7 +146,7 @@ def _describe(
         *(len(places[0]), q_NHK.shape[1], *k_MGK.shape[1:], v_MGV.shape[2]),
         *(stride for x in inputs for stride in x.stride()[:2]),
         *masks,
-        *(how.back, how.ahead, how.seed, how.dropped, how.scale),
+        *(how.back, how.ahead, how.narrow, how.seed, how.dropped, how.scale),
     )
 
 
@@ -177,7 +177,7 @@ def within(
     mask, masks = (0, (1, 0, 0, 0, 0)) if attn_mask_BHTS is None else _masks(attn_mask_BHTS)
     places = (starts_B.data_ptr(), lengths_B.data_ptr())
     sizes = (len(starts_B), heads, groups, size, size)
-    return calls.Sequences(0, 0, 0, 0, 0, mask, 0, *places, *places, *sizes, *(0,) * 6, *masks, *band, 0, 0, size**-0.5)
+    return calls.Sequences(0, 0, 0, 0, 0, mask, 0, *places, *places, *sizes, *(0,) * 6, *masks, *band, 0, 0, 0, size**-0.5)
 
 
 def _forward(

@@ -25,13 +25,17 @@ typedef uint32_t Words __attribute__((vector_size(4 * WIDTH), aligned(4), may_al
 
 namespace {
 
-// Memory that grows: what is used is written before.
+constexpr int64_t LINE = 64;  // bytes that memory gives at once
+
+// Memory that grows, and begins with a line: what is used is written before.
 struct Room {
     std::vector<float> numbers;
     float* of(int64_t count) {
-        if ((int64_t)numbers.size() < count) numbers.resize(count);
-        return numbers.data();
+        constexpr int64_t SPARE = LINE / sizeof(float) - 1;
+        if ((int64_t)numbers.size() < count + SPARE) numbers.resize(count + SPARE);
+        return (float*)(((uintptr_t)numbers.data() + LINE - 1) / LINE * LINE);
     }
+    char* bytes(int64_t count) { return (char*)of((count + (int64_t)sizeof(float) - 1) / (int64_t)sizeof(float)); }
 };
 
 inline Floats all(float x) {

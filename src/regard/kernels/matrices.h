@@ -1,0 +1,166 @@
+// The matrices of a processor that multiplies matrices (Intel's AMX): sixteen rows of 64 bytes.
+
+#pragma once
+
+#include "products.h"
+
+#if REGARD_AMX
+
+namespace {
+
+constexpr int64_t SIDE = 16;             // rows, or outputs, of a matrix
+constexpr int64_t SQUARE = SIDE * LINE;  // its bytes
+
+// How the processor's matrices are set up: those of sums and of rows have so many rows.
+class TileConfig {
+    struct alignas(64) Config {
+        uint8_t palette, start, reserved[14];
+        uint16_t bytes[16];
+        uint8_t rows[16];
+    };
+    int64_t set_to = 0;
+
+  public:
+    void set(int64_t rows) {
+        if (rows == set_to) return;
+        set_to = rows;
+        Config config{};
+        config.palette = 1;
+        for (int i = 0; i < 7; ++i) config.rows[i] = (uint8_t)(i == 6 ? SIDE : rows), config.bytes[i] = LINE;
+        __asm__ volatile("" ::: "memory");  // the compiler does not know that all of it is read
+        _tile_loadconfig(&config);
+    }
+    // Nothing is left to be kept where another thread takes the core.
+    ~TileConfig() {
+        if (set_to) _tile_release();
+    }
+};
+
+// Matrices of rows, and panels, that are multiplied at once.
+constexpr int rows_matrices(int64_t kind) { return kind == INT8 ? 2 : 1; }
+constexpr int most_panels(int64_t kind) { return kind == INT8 ? 2 : 3; }
+
+// The places where two rows of sixteen numbers of 16 bits become sixteen pairs.
+const __m512i PAIRS = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20,
+                                       4, 19, 3, 18, 2, 17, 1, 16, 0);
+
+// Sixteen rows of sixteen words become columns.
+inline void turn(__m512i (&x)[16]) {
+    __m512i y[16];
+    for (int i = 0; i < 16; i += 2) {  // pairs of rows, then of pairs: by four words
+        y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
+        y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4)
+        for (int j = 0; j < 2; ++j) {
+            x[i + 2 * j] = _mm512_unpacklo_epi64(y[i + j], y[i + 2 + j]);
+            x[i + 2 * j + 1] = _mm512_unpackhi_epi64(y[i + j], y[i + 2 + j]);
+        }
+    for (int i = 0; i < 4; ++i) {  // quarters: of x[i], x[i + 4], x[i + 8] and x[i + 12]
+        __m512i low = _mm512_shuffle_i32x4(x[i], x[i + 4], 0x88), high = _mm512_shuffle_i32x4(x[i], x[i + 4], 0xdd);
+        __m512i more = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0x88);
+        __m512i most = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0xdd);
+        y[i] = _mm512_shuffle_i32x4(low, more, 0x88), y[i + 8] = _mm512_shuffle_i32x4(low, more, 0xdd);
+        y[i + 4] = _mm512_shuffle_i32x4(high, most, 0x88), y[i + 12] = _mm512_shuffle_i32x4(high, most, 0xdd);
+    }
+    for (int i = 0; i < 16; ++i) x[i] = y[i];
+}
+
+inline __mmask16 first(int64_t count) { return count >= 16 ? 0xffff : count > 0 ? (1u << count) - 1 : 0; }
+
+// Up to sixteen lines (rows, or outputs) of up to 32 inputs, as bfloat16 and filled up with zeros: as a matrix of lines, or
+// turned, of pairs of inputs. Either lines or inputs stand side by side.
+inline void square(const float* x, int64_t line, int64_t step, int64_t lines, int64_t inputs, bool is_turned, char* to) {
+    __m512i words[16];
+    if (step == 1) {
+        for (int i = 0; i < 16; ++i) {
+            const __mmask16 low = i < lines ? first(inputs) : 0, high = i < lines ? first(inputs - 16) : 0;
+            words[i] = (__m512i)_mm512_cvtne2ps_pbh(_mm512_maskz_loadu_ps(high, x + i * line + 16),
+                                                    _mm512_maskz_loadu_ps(low, x + i * line));
+        }
+    } else {
+        for (int i = 0; i < 16; ++i) {
+            const __mmask16 even = 2 * i < inputs ? first(lines) : 0, odd = 2 * i + 1 < inputs ? first(lines) : 0;
+            __m512i both = (__m512i)_mm512_cvtne2ps_pbh(_mm512_maskz_loadu_ps(odd, x + (2 * i + 1) * step),
+                                                        _mm512_maskz_loadu_ps(even, x + 2 * i * step));
+            words[i] = _mm512_permutexvar_epi16(PAIRS, both);
+        }
+    }
+    if (is_turned == (step == 1)) turn(words);
+    for (int i = 0; i < 16; ++i) _mm512_storeu_si512(to + i * LINE, words[i]);
+}
+
+// Where sums begin, and where they go: bytes from row to row.
+struct Sums {
+    const void* from;
+    int64_t from_row;
+    void* to;
+    int64_t to_row;
+};
+
+alignas(LINE) const float ZEROS[3 * PANEL] = {};
+
+// Sixteen rows, or less (int8: high and low bytes), × P panels; the sums of low bytes stand behind those of high ones.
+//
+// Of six matrices that are read only two or three are kept: a core has few that are free to be loaded while others are still
+// multiplied with, and at times hardly any, as if another guest of the machine had its second thread. With all eight in use, two
+// of rows and two of weights, a product took 8.6 ns at its best and 30 at other times; as bf16 has it here, 9.4 and 18.
+template <int64_t KIND, int P>
+__attribute__((noinline)) void squares(const char* x, const char* weights, int64_t bytes, int64_t steps, int64_t ahead,
+                                       const Sums& sums) {
+    __asm__ volatile("" ::: "memory");  // what is read was written
+    const char* from = (const char*)sums.from;
+    _tile_loadd(0, from, sums.from_row);
+    if constexpr (P > 1) _tile_loadd(1, from + LINE, sums.from_row);
+    if constexpr (P > 2) _tile_loadd(2, from + 2 * LINE, sums.from_row);
+    if constexpr (KIND == INT8) _tile_zero(2);
+    if constexpr (KIND == INT8 && P > 1) _tile_zero(3);
+    for (int64_t s = 0; s < steps; ++s, x += rows_matrices(KIND) * SQUARE, weights += SQUARE) {
+        if (ahead) {  // of this step's panels, or of those that come next
+            const int64_t coming = ahead + (s + ahead / SQUARE < steps ? 0 : (P - 1) * bytes);
+            for (int p = 0; p < P; ++p)
+                for (int64_t line = 0; line < SQUARE; line += LINE) __builtin_prefetch(weights + p * bytes + coming + line);
+        }
+        _tile_loadd(4, x, LINE);
+        _tile_loadd(6, weights, LINE);
+        if constexpr (KIND == BF16) {
+            _tile_dpbf16ps(0, 4, 6);
+            if constexpr (P > 1) {
+                _tile_loadd(6, weights + bytes, LINE);
+                _tile_dpbf16ps(1, 4, 6);
+            }
+            if constexpr (P > 2) {
+                _tile_loadd(6, weights + 2 * bytes, LINE);
+                _tile_dpbf16ps(2, 4, 6);
+            }
+        } else {
+            _tile_loadd(5, x + SQUARE, LINE);
+            _tile_dpbssd(0, 4, 6);
+            _tile_dpbusd(2, 5, 6);
+            if constexpr (P > 1) {
+                _tile_loadd(6, weights + bytes, LINE);
+                _tile_dpbssd(1, 4, 6);
+                _tile_dpbusd(3, 5, 6);
+            }
+        }
+    }
+    char* to = (char*)sums.to;
+    _tile_stored(0, to, sums.to_row);
+    if constexpr (P > 1) _tile_stored(1, to + LINE, sums.to_row);
+    if constexpr (P > 2) _tile_stored(2, to + 2 * LINE, sums.to_row);
+    if constexpr (KIND == INT8) _tile_stored(2, to + P * SQUARE, P * LINE);
+    if constexpr (KIND == INT8 && P > 1) _tile_stored(3, to + P * SQUARE + LINE, P * LINE);
+}
+
+// Sixteen rows, or less, × some panels, whose weights are given, and their bytes: up to three at once.
+inline void products_of(const char* x, const char* weights, int64_t bytes, int64_t panels, int64_t steps, float* to,
+                        int64_t to_row) {
+    const auto sums = [&] { return Sums{ZEROS, 0, to, to_row * (int64_t)sizeof(float)}; };
+    for (; panels > 2; panels -= 3, weights += 3 * bytes, to += 3 * PANEL) squares<BF16, 3>(x, weights, bytes, steps, 0, sums());
+    if (panels == 2) squares<BF16, 2>(x, weights, bytes, steps, 0, sums());
+    if (panels == 1) squares<BF16, 1>(x, weights, bytes, steps, 0, sums());
+}
+
+}  // namespace
+
+#endif
