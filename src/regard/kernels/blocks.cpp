@@ -50,6 +50,8 @@ inline void add(const float* x, int64_t width, float* y) {
     for (int64_t i = 0; i < width; ++i) y[i] += x[i];
 }
 
+inline void put(const float* x, int64_t count, float* to) { std::memcpy(to, x, sizeof(float) * count); }
+
 // Turn the heads of a row by its angles: (a, b) ← (a cos − b sin, a sin + b cos), a and b half a head apart.
 void turn(float* x, int64_t heads, int64_t key, const float* turns) {
     int64_t half = key / 2;
@@ -107,12 +109,12 @@ struct Run {
     // Keep the keys and values of the new rows where they belong.
     void keep(float* joint, int64_t stride) const {
         const Slots& a = s.self;
-        int64_t queries = a.heads * a.key, keys = a.groups * a.key, values = a.groups * a.value;
         for (int64_t row = 0; row < s.rows; ++row) {
             float* one = joint + row * stride;
             if (s.turns) turn(one, a.heads + a.groups, a.key, s.turns + row * a.key);
-            std::memcpy(stores.k + s.slot[row] * a.k_slot + s.place[row] * a.k_row, one + queries, 4 * keys);
-            std::memcpy(stores.v + s.slot[row] * a.v_slot + s.place[row] * a.v_row, one + queries + keys, 4 * values);
+            one += a.heads * a.key;
+            put(one, a.groups * a.key, stores.k + s.slot[row] * a.k_slot + s.place[row] * a.k_row);
+            put(one + a.groups * a.key, a.groups * a.value, stores.v + s.slot[row] * a.v_slot + s.place[row] * a.v_row);
         }
     }
 
@@ -193,7 +195,7 @@ struct Reader {
             else if (b.is_pre)
                 norm_row(b.self_norm, w.x + at * width, to + row * width, width);
             else
-                std::memcpy(to + row * width, w.x + at * width, sizeof(float) * width);
+                put(w.x + at * width, width, to + row * width);
         });
         return to;
     }
@@ -221,6 +223,16 @@ struct Reader {
         });
     }
 
+    void turn_and_keep(int64_t row, float* joint) const {
+        const Sequences& a = w.self;
+        const int64_t keys = a.groups * a.key, values = a.groups * a.value;
+        if (w.turns) turn(joint, a.heads + a.groups, a.key, w.turns + row * a.key);
+        if (!w.k) return;
+        joint += a.heads * a.key;
+        put(joint, keys, w.k + w.slot[row] * w.k_slot + w.place[row] * keys);
+        put(joint + keys, values, w.v + w.slot[row] * w.v_slot + w.place[row] * values);
+    }
+
     void attend(float* normed, float* rest) const {
         std::vector<int64_t> starts;
         for (int64_t from = 0, count; from < w.self.sequences; from += count) {
@@ -233,10 +245,7 @@ struct Reader {
             float *laid = rest, *update = laid + rows * b.width, *joint = update + rows * b.width;
             const int64_t stride = joint_width();
             regard::linear(b.self_in, before(first, rows, laid), rows, b.width, joint, threads, team);
-            if (w.turns)
-                by_rows(rows, stride, threads, team, [&](int64_t row) {
-                    turn(joint + row * stride, a.heads + a.groups, a.key, w.turns + (first + row) * a.key);
-                });
+            if (w.turns || w.k) by_rows(rows, stride, threads, team, [&](int64_t row) { turn_and_keep(first + row, joint + row * stride); });
             a.sequences = count, a.q_starts = a.k_starts = starts.data(), a.q_lengths += from, a.k_lengths += from;
             a.first_mask = from, a.narrow = b.self_in->kind == BF16;
             a.q = joint, a.k = joint + a.heads * a.key, a.v = a.k + a.groups * a.key, a.y = joint + rows * stride;

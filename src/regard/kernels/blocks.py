@@ -88,13 +88,20 @@ class Whole(ctypes.Structure):
         places: int64, M numbers: the row of x that each of them is, −1 for zeros; every row of x has one. Null where
             they are the rows of x.
         turns: float32, (M, K): sines, then cosines, of half a head; null where nothing is rotated.
+        k: float32, where the keys are kept: of a slot all places, without gaps; null for nowhere.
+        v: The values, likewise.
+        slot: int64, M numbers: the slot of each row's key and value.
+        place: int64, M numbers: their place in it.
+        k_slot: Numbers from slot to slot.
+        v_slot: Likewise.
         sequences: What is attended to; queries, keys, values and results are the kernel's own.
     """
 
     _fields_ = (
         *((name, _POINTER) for name in ("x", "y", "room")),
         *((name, _NUMBER) for name in ("rows", "laid")),
-        *((name, _POINTER) for name in ("places", "turns")),
+        *((name, _POINTER) for name in ("places", "turns", "k", "v", "slot", "place")),
+        *((name, _NUMBER) for name in ("k_slot", "v_slot")),
         ("sequences", Sequences),
     )
 

@@ -98,7 +98,10 @@ struct Whole {
     int64_t rows, laid;     // of x and y, and of the sequences that self-attention sees
     const int64_t* places;  // of each of these its row of x, each of which has one, or −1 for zeros; null: they are the same
     const float* turns;     // for each of these sines, then cosines, of half a head each; or null
-    Sequences self;         // without q, k, v and y and how these lie
+    float *k, *v;           // where the keys and values are kept; null: nowhere
+    const int64_t *slot, *place;  // of each row's key and value
+    int64_t k_slot, v_slot;       // numbers from slot to slot
+    Sequences self;               // without q, k, v and y and how these lie
 };
 
 // Where one block's keys and values lie.

@@ -82,7 +82,9 @@ class PackedBlock:
             ContextError: A slot would hold more than its capacity.
         """
         rows, kernel = x_ND.shape[0], native.load()[0]
-        if not caches[0].past.on_host or not 0 < rows < MANY_ROWS or segments.form != "uniform":
+        if rows >= MANY_ROWS:
+            return self._prompt(x_ND, segments, caches[0], contexts[0], mask)
+        if not caches[0].past.on_host or not rows or segments.form != "uniform":
             return None
         if kernel is None or torch.compiler.is_compiling() or (x_ND.requires_grad and torch.is_grad_enabled()):
             return None
@@ -130,6 +132,28 @@ class PackedBlock:
         Returns:
             y_ND; None where it does not serve.
         """
+        return self._read(x_ND, segments, mask, bias, positions_N, windows, None)
+
+    def _prompt(
+        self, x_ND: Tensor, segments: Segments, cache: KVCache, context: KVCache | None, mask: Mask | None
+    ) -> tuple[Tensor, list[KVCache]] | None:
+        """Run the block over the first tokens of all slots: nothing is before them, so they attend to themselves."""
+        if cache.max_len or context is not None or not _fits(cache, self.block.self_attn):
+            return None
+        y_ND = self._read(x_ND, segments, mask, None, None, None, cache)
+        return None if y_ND is None else (y_ND, [cache.after(segments, len(x_ND))])
+
+    def _read(
+        self,
+        x_ND: Tensor,
+        segments: Segments,
+        mask: Mask | None,
+        bias: Bias | None,
+        positions_N: Tensor | None,
+        windows: Windows | None,
+        cache: KVCache | None,
+    ) -> Tensor | None:
+        """Run the block over whole sequences, and keep their keys and values in an empty cache, if one is given."""
         kernel, attn = native.load()[0], self.block.self_attn
         if kernel is None or torch.compiler.is_compiling() or (x_ND.requires_grad and torch.is_grad_enabled()):
             return None
@@ -148,13 +172,18 @@ class PackedBlock:
         how, kept = seen
         x_ND = x_ND.contiguous()
         y_ND = torch.empty_like(x_ND)
-        given = Whole(x_ND.data_ptr(), y_ND.data_ptr(), 0, rows, attended.num_rows, 0, 0, how)
+        given = Whole(x=x_ND.data_ptr(), y=y_ND.data_ptr(), rows=rows, laid=attended.num_rows, sequences=how)
         if windows is not None and (places_M := windows.places_M) is not None:
             given.places = places_M.data_ptr()
         if attn.rotary_base is not None:
-            positions_N = attended.positions_N() if positions_N is None else positions_N
-            turns_MK = sinusoidal(positions_N, attn.head_dim, "halves", attn.rotary_base).float().contiguous()
+            turns_MK = _turns(attn, attended, positions_N)
             given.turns, kept = turns_MK.data_ptr(), (*kept, turns_MK)
+        if cache is not None:
+            cache.after(segments, rows)  # refuses what does not fit
+            slot_N, place_N = cache.past.places(segments)
+            given.k, given.v = cache.k_store.data_ptr(), cache.v_store.data_ptr()
+            given.k_slot, given.v_slot = cache.k_store.stride(0), cache.v_store.stride(0)
+            given.slot, given.place, kept = slot_N.data_ptr(), place_N.data_ptr(), (*kept, slot_N, place_N)
         block = addressof(bound.weights[0])
         room = x_ND.new_empty(kernel.room(block, addressof(given)))
         given.room = room.data_ptr()
@@ -184,8 +213,7 @@ class PackedBlock:
         step = Step(0, 0, x_ND.shape[0], slot_N.data_ptr(), place_N.data_ptr(), 0, read)
         kept = (*kept, slot_N, place_N)
         if attn.rotary_base is not None:
-            positions_N = cache.positions_N(segments)
-            turns_NK = sinusoidal(positions_N, attn.head_dim, "halves", attn.rotary_base).float().contiguous()
+            turns_NK = _turns(attn, segments, cache.positions_N(segments))
             step.turns, kept = turns_NK.data_ptr(), (*kept, turns_NK)
         if cross is not None and context is not None:
             step.cross_slots, more = _read(cross, reading, context, None, x_ND)
@@ -240,6 +268,14 @@ def _reads(block: Block, reading: Segments, rows: int, context: KVCache | None) 
         return context is None and block.cross_attn is None
     is_even = reading.form == "uniform" and reading.num_rows == rows and len(reading) == context.past.slots
     return is_even and _fits(context, block.cross_attn)
+
+
+def _turns(attn: MultiHeadAttention, segments: Segments, positions_N: Tensor | None) -> Tensor:
+    """Give sines, then cosines, of half a head for each token; None counts from 0 in each sequence."""
+    size, base = attn.head_dim, attn.rotary_base or 0.0
+    if positions_N is None:
+        return segments.derived(("turns", size, base), lambda: _turns(attn, segments, segments.positions_N()))
+    return sinusoidal(positions_N, size, "halves", base).float().contiguous()
 
 
 def _seen(
