@@ -24,6 +24,7 @@ from regard.layers.own_kernels import use_own_kernels
 from regard.layers.packed_block import PackedBlock
 from regard.layers.packed_linear import PANEL, PackedLinear, Precision
 from regard.layers.recurrent import Recurrent
+from regard.sharing import keep_freed
 
 _FEW_WEIGHTS = 1 << 22  # 16 MB in float32
 
@@ -84,7 +85,8 @@ def ready(model: nn.Module, precision: str) -> nn.Module:
     """Get a model ready for use where it is: on the CPU it is packed; elsewhere float32 stays as it is.
 
     So does a model in float32 whose weights the processor's caches hold, and, without kernels of our own, one that
-    writes nothing token by token: little would be gained.
+    writes nothing token by token: little would be gained. On the CPU, memory that is freed from now on is kept for what
+    comes next; see :func:`regard.sharing.keep_freed`.
 
     Args:
         model: Anywhere; it is brought into evaluation mode.
@@ -104,7 +106,10 @@ def ready(model: nn.Module, precision: str) -> nn.Module:
         if precision != "fp32":
             raise UsageError(f"{precision[:40]} weights are for the CPU", where="precision", mend="give the device cpu")
         return model
-    return pack(model.eval(), precision) if precision != "fp32" or writes or choose() else model
+    if precision != "fp32" or writes or choose():
+        model = pack(model.eval(), precision)
+    keep_freed()  # not before: what packing let go is given back
+    return model
 
 
 def is_packed(model: nn.Module) -> bool:
