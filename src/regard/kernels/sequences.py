@@ -173,11 +173,16 @@ def within(
     Returns:
         What the kernel is given, without the rows themselves.
     """
-    starts_B, lengths_B = rows
-    mask, masks = (0, (1, 0, 0, 0, 0)) if attn_mask_BHTS is None else _masks(attn_mask_BHTS)
-    places = (starts_B.data_ptr(), lengths_B.data_ptr())
-    sizes = (len(starts_B), heads, groups, size, size)
-    return calls.Sequences(0, 0, 0, 0, 0, mask, 0, *places, *places, *sizes, *(0,) * 6, *masks, *band, 0, 0, 0, size**-0.5)
+    starts_B, lengths_B = (x.data_ptr() for x in rows)
+    described = calls.Sequences(q_starts=starts_B, k_starts=starts_B, q_lengths=lengths_B, k_lengths=lengths_B, masks=1)
+    if attn_mask_BHTS is not None:
+        described.mask, (described.masks, _, *strides) = _masks(attn_mask_BHTS)
+        described.mask_sequence, described.mask_head, described.mask_row = strides
+    described.sequences, described.heads, described.groups = len(rows[0]), heads, groups
+    described.key = described.value = size
+    described.back, described.ahead = band
+    described.scale = size**-0.5
+    return described
 
 
 def _forward(

@@ -15,6 +15,7 @@ from regard.layers.drop_path import DropPath
 from regard.layers.mlp import MLP
 from regard.layers.windows import Windows
 
+
 class Own(Protocol):
     """Another way to run a block, which may decline."""
 
@@ -28,20 +29,7 @@ class Own(Protocol):
         context_segments: Segments | None,
         mask: Mask | None,
     ) -> tuple[Tensor, list[KVCache]] | None:
-        """Run the first of some blocks, as many as it serves, given what :meth:`Block.extend` is given.
-
-        Args:
-            blocks: This one, and those behind it.
-            x_ND: New tokens.
-            segments: How many for each slot of the caches.
-            caches: Self-attention's past of each.
-            contexts: Cross-attention's keys and values of each.
-            context_segments: Which of the new tokens read the same context.
-            mask: For self-attention.
-
-        Returns:
-            What the last of them gives, and their caches; None where it serves not even the first.
-        """
+        """Run the first of some blocks, as many as it serves, as :meth:`Block.extend` does; None is not even one."""
         ...
 
     def whole(
@@ -53,19 +41,7 @@ class Own(Protocol):
         positions_N: Tensor | None,
         windows: Windows | None,
     ) -> Tensor | None:
-        """Run the block over whole sequences, given what :meth:`Block.forward` is given.
-
-        Args:
-            x_ND: Tokens.
-            segments: Which belong together.
-            mask: For self-attention.
-            bias: For self-attention's scores.
-            positions_N: Position of each token.
-            windows: What self-attention sees.
-
-        Returns:
-            y_ND; None where it does not serve.
-        """
+        """Run the block over whole sequences, as :meth:`Block.forward` does; None where it does not serve."""
         ...
 
 

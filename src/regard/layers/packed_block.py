@@ -33,8 +33,9 @@ class PackedBlock:
     """:func:`regard.layers.block.extend_all` and :meth:`regard.layers.block.Block.forward` of packed blocks.
 
     Of cached decoding it serves as many new tokens for each slot, behind others or first of all, fewer than
-    :data:`MANY_ROWS` at once; of whole sequences, blocks without cross-attention, under a mask that is a band, or within
-    windows. All in float32 without a gradient.
+    :data:`MANY_ROWS` at once; of whole sequences, which longer prompts are too, blocks without cross-attention, under a
+    mask that is a band, or within windows. All in float32 without a gradient. Where the weights are bfloat16 and the
+    processor multiplies matrices, attention within whole sequences rounds what it multiplies too.
 
     Args:
         block: The block, whose linear layers are packed for our own kernels; it is asked at each call whether it is
@@ -81,18 +82,18 @@ class PackedBlock:
             UsageError: The new tokens are not of one sequence for each slot, or the mask does not cover them.
             ContextError: A slot would hold more than its capacity.
         """
-        rows, kernel = x_ND.shape[0], native.load()[0]
+        rows, kernel = x_ND.shape[0], _kernel(x_ND)
         if rows >= MANY_ROWS:
             return self._prompt(x_ND, segments, caches[0], contexts[0], mask)
         if not caches[0].past.on_host or not rows or segments.form != "uniform":
             return None
-        if kernel is None or torch.compiler.is_compiling() or (x_ND.requires_grad and torch.is_grad_enabled()):
+        if kernel is None:
             return None
         reading = segments if context_segments is None else context_segments
         bound = self._stack.of(blocks)
         if bound is None or (count := _count(bound, reading, rows, caches, contexts)) == 0:
             return None
-        if x_ND.dtype != torch.float32 or not x_ND.is_cpu or x_ND.shape[1:] != (bound.weights[0].width,):
+        if x_ND.shape[1:] != (bound.weights[0].width,):
             return None
         grown = [cache.after(segments, rows) for cache in caches[:count]]
         made = self._step(x_ND, segments, caches[0], grown[0], reading, contexts[0], mask)
@@ -154,17 +155,13 @@ class PackedBlock:
         cache: KVCache | None,
     ) -> Tensor | None:
         """Run the block over whole sequences, and keep their keys and values in an empty cache, if one is given."""
-        kernel, attn = native.load()[0], self.block.self_attn
-        if kernel is None or torch.compiler.is_compiling() or (x_ND.requires_grad and torch.is_grad_enabled()):
-            return None
-        if self.block.cross_attn is not None or segments.form == "slots":
+        kernel, attn = _kernel(x_ND), self.block.self_attn
+        if kernel is None or self.block.cross_attn is not None or segments.form == "slots":
             return None
         if (bound := self._alone.of([self.block])) is None:
             return None
         width, rows = bound.weights[0].width, segments.num_rows
-        if x_ND.dtype != torch.float32 or not x_ND.is_cpu or x_ND.shape != (rows, width):
-            return None
-        if windows is not None and rows != windows.num_rows:
+        if x_ND.shape != (rows, width) or (windows is not None and rows != windows.num_rows):
             return None
         attended = segments if windows is None else windows.segments
         if (seen := _seen(attn, attended, mask, bias, windows)) is None:
@@ -219,6 +216,13 @@ class PackedBlock:
             step.cross_slots, more = _read(cross, reading, context, None, x_ND)
             kept = (*kept, *more)
         return step, kept
+
+
+def _kernel(x_ND: Tensor) -> native.Kernel | None:
+    """Give the kernels, where they may be asked for something of these rows."""
+    if torch.compiler.is_compiling() or (x_ND.requires_grad and torch.is_grad_enabled()):
+        return None
+    return native.load()[0] if x_ND.dtype == torch.float32 and x_ND.is_cpu else None
 
 
 def _count(

@@ -61,7 +61,8 @@ class Windows:
     @cached_property
     def of_one_image(self) -> Segments:
         """The windows of one image."""
-        return Segments.uniform(*self.places_BW.shape, self.places_BW.device)
+        windows, tokens = self.places_BW.shape
+        return Segments.uniform(windows, tokens, self.places_BW.device)
 
     def take(self, x_ND: Tensor) -> Tensor:
         """Lay the rows of grids out as rows of windows.
