@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from regard.attention import KVCache, Segments, masks, record, silence
 from regard.attention.backends import dense, static
 from regard.attention.masks import Mask
-from regard.attention.positions import Bias, TensorBias
+from regard.attention.positions import Bias, TensorBias, WindowBias
 from regard.errors import ContextError, UsageError
 from regard.layers.block import Block, extend_all
 from regard.layers.packed import pack
@@ -165,8 +165,8 @@ def test_windows_of_many_images_have_masks_of_their_own(served: list[bool]):
     """Of images that are cut into several pieces of work, each window has its own mask."""
     model = built("swin")
     torch.manual_seed(1)
-    pixels = torch.randn(40, 3, 44, 38)
-    found = model(pixels).hidden_ND.unflatten(0, (40, -1))
+    pixels = torch.randn(41, 3, 44, 38)  # the first piece ends within an image
+    found = model(pixels).hidden_ND.unflatten(0, (41, -1))
     assert served == [True] * 4
     other = alone(model)
     for image, one in zip(pixels, found, strict=True):
@@ -254,6 +254,62 @@ def test_what_does_not_fit_is_refused_as_ever(served: list[bool]):
     with pytest.raises(RuntimeError):
         one(torch.randn(10, 48), Segments.uniform(2, 5, "cpu"))
     assert served == [False, False]
+
+
+@pytest.mark.parametrize(
+    "positions_N", [torch.arange(4), torch.tensor([3]), torch.tensor(3), torch.arange(20)], ids=str
+)
+def test_other_positions_than_rows_are_the_modules_affair(positions_N: Tensor):
+    one, x_ND, segments = block(rotary_base=100.0), torch.randn(10, 64), Segments.uniform(2, 5, "cpu")
+    shifted = torch.arange(10) * 3
+    close(one(x_ND, segments, positions_N=shifted), alone(one)(x_ND, segments, positions_N=shifted))
+    try:
+        wanted = alone(one)(x_ND, segments, positions_N=positions_N)
+    except (RuntimeError, UsageError, IndexError) as error:
+        with pytest.raises(type(error)):
+            one(x_ND, segments, positions_N=positions_N)
+    else:
+        assert torch.equal(one(x_ND, segments, positions_N=positions_N), wanted)
+
+
+def test_segments_elsewhere_and_of_other_integers():
+    one, x_ND = block(), torch.randn(30, 64)
+    with pytest.raises(UsageError, match="different devices"):
+        one(x_ND, Segments.ragged([10, 20], device="meta"))
+    given = Segments.ragged([10, 20])
+    short = Segments("ragged", given.lengths_B.int(), given.starts_B.int(), 30, 32)
+    assert torch.equal(one(x_ND, short), one(x_ND, given))
+
+
+def test_windows_under_another_default_dtype(served: list[bool]):
+    windows = windows_of(2, (8, 8), (4, 4), (2, 2), device="cpu")
+    x_ND, segments = torch.randn(128, 64), Segments.uniform(2, 64, "cpu")
+    one, bias = block(), WindowBias(4, 4)
+    wanted = one(x_ND, segments, windows=windows, bias=bias)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert torch.equal(one(x_ND, segments, windows=windows, bias=bias), wanted)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert served == [True] * 2
+    with torch.enable_grad(), pytest.raises(UsageError, match="a gradient through packed weights"):
+        one(x_ND, segments, windows=windows, bias=bias)
+
+
+def test_what_is_not_plain_memory_goes_module_by_module(served: list[bool]):
+    one, x_ND, segments = block(), torch.randn(10, 64), Segments.uniform(2, 5, "cpu")
+    assert torch.equal(one(torch._neg_view(x_ND), segments), alone(one)(torch._neg_view(x_ND), segments))
+    assert served == [False]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_what_is_not_finite_reaches_few_that_do_not_see_it(precision: str):
+    """Those that are taken together with one that sees it: 48 at most."""
+    one, x_ND = block(precision), torch.randn(200, 64)
+    x_ND[150] = torch.nan
+    finite = one(x_ND, Segments.uniform(1, 200, "cpu"), mask=masks.causal()).isfinite().all(-1)
+    assert finite[:102].all()
+    assert not finite[150:].any()
 
 
 def test_nothing_gives_nothing():

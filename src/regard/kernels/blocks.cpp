@@ -74,6 +74,15 @@ void inner(const Block& b, const float* x, int64_t rows, float* to, float* gated
     });
 }
 
+// y ← y + update, or norm(y + update).
+void after(const Block& b, const Norm& norm, const float* update, int64_t rows, float* y, int threads, Team team) {
+    by_rows(rows, b.width, threads, team, [&](int64_t row) {
+        float* to = y + row * b.width;
+        add(update + row * b.width, b.width, to);
+        if (!b.is_pre) norm_row(norm, to, to, b.width);
+    });
+}
+
 // A few new tokens.
 struct Run {
     const Block& b;
@@ -97,14 +106,7 @@ struct Run {
         return to;
     }
 
-    // y ← y + update, or norm(y + update).
-    void after(const Norm& norm, const float* from) const {
-        by_rows(s.rows, b.width, threads, nullptr, [&](int64_t row) {
-            float* y = s.y + row * b.width;
-            add(from + row * b.width, b.width, y);
-            if (!b.is_pre) norm_row(norm, y, y, b.width);
-        });
-    }
+    void after(const Norm& norm, const float* from) const { ::after(b, norm, from, s.rows, s.y, threads, nullptr); }
 
     // Keep the keys and values of the new rows where they belong.
     void keep(float* joint, int64_t stride) const {
@@ -155,8 +157,8 @@ struct Reader {
     int64_t context_width() const { return b.self_out->inputs; }
     int64_t inner_width() const { return b.up->outputs + (b.gate ? b.gate->outputs : 0); }
 
-    // Rows of so many that are worked on at once, about as many each time.
-    int64_t some_of(int64_t rows) const {
+    // How many of some rows are worked on at once: about as many each time.
+    int64_t rows_at_once(int64_t rows) const {
         const int64_t near = std::max<int64_t>(NEAR / std::max(joint_width() + context_width(), inner_width()), 16);
         const int64_t times = std::max<int64_t>((rows + near / 2) / near, 1);
         return (rows + times - 1) / times;
@@ -164,23 +166,23 @@ struct Reader {
 
     // How many sequences are attended within at once, from one on; one at least.
     int64_t sequences_from(int64_t first) const {
-        const int64_t* lengths = w.self.q_lengths;
-        const int64_t most = some_of(w.laid);
+        const int64_t* lengths = w.sequences.q_lengths;
+        const int64_t most = rows_at_once(w.laid);
         int64_t behind = first, rows = 0;
-        while (behind < w.self.sequences && (behind == first || rows + lengths[behind] <= most)) rows += lengths[behind++];
+        while (behind < w.sequences.sequences && (behind == first || rows + lengths[behind] <= most)) rows += lengths[behind++];
         return behind - first;
     }
 
-    // Rows of all that are attended within at once.
-    int64_t most_laid() const {
+    // The most rows of sequences that are attended within at once.
+    int64_t most_rows_attended() const {
         int64_t most = 0;
-        for (int64_t i = 0; i < w.self.sequences; ++i) most = std::max(most, w.self.q_lengths[i]);
-        return std::min(std::max(most, some_of(w.laid)), w.laid);
+        for (int64_t i = 0; i < w.sequences.sequences; ++i) most = std::max(most, w.sequences.q_lengths[i]);
+        return std::min(std::max(most, rows_at_once(w.laid)), w.laid);
     }
 
     int64_t room() const {
-        const int64_t attending = most_laid() * (joint_width() + context_width() + 2 * b.width);
-        return w.rows * b.width + std::max(attending, some_of(w.rows) * (inner_width() + b.width));
+        const int64_t attending = most_rows_attended() * (joint_width() + context_width() + 2 * b.width);
+        return w.rows * b.width + std::max(attending, rows_at_once(w.rows) * (inner_width() + b.width));
     }
 
     int64_t place(int64_t row) const { return w.places ? w.places[row] : row; }
@@ -214,17 +216,8 @@ struct Reader {
         });
     }
 
-    // y ← y + update, or norm(y + update).
-    void after(int64_t first, int64_t rows, const float* update) const {
-        by_rows(rows, b.width, threads, team, [&](int64_t row) {
-            float* y = w.y + (first + row) * b.width;
-            add(update + row * b.width, b.width, y);
-            if (!b.is_pre) norm_row(b.mlp_norm, y, y, b.width);
-        });
-    }
-
     void turn_and_keep(int64_t row, float* joint) const {
-        const Sequences& a = w.self;
+        const Sequences& a = w.sequences;
         const int64_t keys = a.groups * a.key, values = a.groups * a.value;
         if (w.turns) turn(joint, a.heads + a.groups, a.key, w.turns + row * a.key);
         if (!w.k) return;
@@ -235,9 +228,9 @@ struct Reader {
 
     void attend(float* normed, float* rest) const {
         std::vector<int64_t> starts;
-        for (int64_t from = 0, count; from < w.self.sequences; from += count) {
+        for (int64_t from = 0, count; from < w.sequences.sequences; from += count) {
             count = sequences_from(from);
-            Sequences a = w.self;
+            Sequences a = w.sequences;
             const int64_t first = a.q_starts[from], rows = a.q_starts[from + count - 1] + a.q_lengths[from + count - 1] - first;
             if (!rows) continue;
             starts.assign(a.q_starts + from, a.q_starts + from + count);
@@ -262,11 +255,11 @@ struct Reader {
         attend(normed, update);
         const float* x = b.is_pre ? normed : w.y;
         for (int64_t row = 0, rows; row < w.rows; row += rows) {
-            rows = std::min(some_of(w.rows), w.rows - row);
+            rows = std::min(rows_at_once(w.rows), w.rows - row);
             float* to = update + rows * b.width;
             inner(b, x + row * b.width, rows, to, to + rows * b.up->outputs, threads, team);
             regard::linear(b.down, to, rows, b.up->outputs, update, threads, team);
-            after(row, rows, update);
+            after(b, b.mlp_norm, update, rows, w.y + row * b.width, threads, team);
         }
     }
 };

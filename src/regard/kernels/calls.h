@@ -101,7 +101,7 @@ struct Whole {
     float *k, *v;           // where the keys and values are kept; null: nowhere
     const int64_t *slot, *place;  // of each row's key and value
     int64_t k_slot, v_slot;       // numbers from slot to slot
-    Sequences self;               // without q, k, v and y and how these lie
+    Sequences sequences;          // without q, k, v and y and how these lie
 };
 
 // Where one block's keys and values lie.

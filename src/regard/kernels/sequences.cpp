@@ -392,6 +392,17 @@ inline void divided(const float* sum, int64_t count, float inverse, float* y) {
 
 inline int64_t squares_of(int64_t count, int64_t side) { return (count + side - 1) / side; }
 
+// Whether all values of a piece are finite, as bfloat16 too.
+bool are_finite(const Piece& p) {
+    constexpr float MOST = 3.38e38f;
+    for (int64_t row = 0; row < p.keys; ++row)
+        for (int64_t i = 0; i < p.s.value; i += WIDTH) {
+            const Floats x = read(p.v() + row * p.s.v_row + i, p.s.value - i);
+            if (any(!((x <= MOST) & (x >= -MOST)))) return false;
+        }
+    return true;
+}
+
 // Contexts of the queries `from` … `behind` of a piece by matrices of bfloat16. Queries, times the scale, and weights stand
 // sixteen a matrix, keys and values in panels of sixteen keys, or of sixteen numbers of all values.
 void forward_narrow(const Piece& p, int64_t from, int64_t behind, Rooms& room) {
@@ -445,7 +456,8 @@ void forward_narrow(const Piece& p, int64_t from, int64_t behind, Rooms& room) {
 void forward(const Piece& p, int64_t from, int64_t behind, Rooms& room) {
     const Sequences& s = p.s;
 #if REGARD_AMX
-    if (s.narrow && !s.vector) return forward_narrow(p, from, behind, room);
+    // Keys that a query does not see have weight 0, times a value: what is not finite would reach it, from further away.
+    if (s.narrow && !s.vector && are_finite(p)) return forward_narrow(p, from, behind, room);
 #endif
     int64_t heads = s.heads / s.groups, width = whole(s.value);
     const float* keys = lay_keys(p, room);
@@ -628,7 +640,8 @@ struct Part {
 std::vector<Part> parts_of(const Sequences& s, int threads) {
     std::vector<Part> parts;
     for (int64_t i = 0; i < s.sequences; ++i) {
-        // Cut where queries are taken anew, so that the same ones are taken together for any number of threads.
+        // Cut where queries are taken anew, so that the same ones are taken together for any number of threads. (Of narrow
+        // ones it does not matter: what a row gives does not hang on those beside it.)
         int64_t height = height_for(s.k_lengths[i]), apart = (APART + height - 1) / height * height;
         int64_t each = s.sequences * s.groups < 4 * threads ? apart : std::max<int64_t>(s.q_lengths[i], 1);
         for (int64_t from = 0; from < s.q_lengths[i]; from += each)

@@ -3,7 +3,7 @@
     pack(model, "int8")
 
 Linear layers become packed ones (see :mod:`regard.layers.packed_linear` for what is rounded); and where the kernels are
-our own, attention and the blocks of cached decoding go to them too.
+our own, attention and whole blocks go to them too.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def ready(model: nn.Module, precision: str) -> nn.Module:
     """Get a model ready for use where it is: on the CPU it is packed; elsewhere float32 stays as it is.
 
     So does a model in float32 whose weights the processor's caches hold, and, without kernels of our own, one that
-    writes nothing token by token: little would be gained. On the CPU, memory that is freed from now on is kept for what
-    comes next; see :func:`regard.sharing.keep_freed`.
+    writes nothing token by token: little would be gained. Beside a larger one on the CPU, memory that is freed from now
+    on is kept for what comes next; see :func:`regard.sharing.keep_freed`.
 
     Args:
         model: Anywhere; it is brought into evaluation mode.

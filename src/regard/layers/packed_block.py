@@ -26,7 +26,7 @@ from regard.layers.block import Block
 from regard.layers.bound_blocks import Binding, Bound
 from regard.layers.windows import Windows
 
-MANY_ROWS = 256  # from here on what lies between the products is worth all of PyTorch's threads
+MANY_ROWS = 256  # from here on what lies between the products is worth all of PyTorch's threads, and a call of its own
 
 
 class PackedBlock:
@@ -133,7 +133,7 @@ class PackedBlock:
         Returns:
             y_ND; None where it does not serve.
         """
-        return self._read(x_ND, segments, mask, bias, positions_N, windows, None)
+        return self._whole(x_ND, segments, mask, bias, positions_N, windows, None)
 
     def _prompt(
         self, x_ND: Tensor, segments: Segments, cache: KVCache, context: KVCache | None, mask: Mask | None
@@ -141,10 +141,10 @@ class PackedBlock:
         """Run the block over the first tokens of all slots: nothing is before them, so they attend to themselves."""
         if cache.max_len or context is not None or not _fits(cache, self.block.self_attn):
             return None
-        y_ND = self._read(x_ND, segments, mask, None, None, None, cache)
+        y_ND = self._whole(x_ND, segments, mask, None, None, None, cache)
         return None if y_ND is None else (y_ND, [cache.after(segments, len(x_ND))])
 
-    def _read(
+    def _whole(
         self,
         x_ND: Tensor,
         segments: Segments,
@@ -173,6 +173,8 @@ class PackedBlock:
         if windows is not None and (places_M := windows.places_M) is not None:
             given.places = places_M.data_ptr()
         if attn.rotary_base is not None:
+            if positions_N is not None and (positions_N.shape != (attended.num_rows,) or not positions_N.is_cpu):
+                return None
             turns_MK = _turns(attn, attended, positions_N)
             given.turns, kept = turns_MK.data_ptr(), (*kept, turns_MK)
         if cache is not None:
@@ -222,7 +224,7 @@ def _kernel(x_ND: Tensor) -> native.Kernel | None:
     """Give the kernels, where they may be asked for something of these rows."""
     if torch.compiler.is_compiling() or (x_ND.requires_grad and torch.is_grad_enabled()):
         return None
-    return native.load()[0] if x_ND.dtype == torch.float32 and x_ND.is_cpu else None
+    return native.load()[0] if native.are_plain(x_ND) else None
 
 
 def _count(
@@ -301,10 +303,14 @@ def _seen(
         for given in (windows.mask, bias):
             if given is not None:
                 given.check(len(segments), attn.num_heads, segments.max_len, segments.max_len)
-        one, like_BTHK = windows.of_one_image, torch.empty(0, 0, attn.num_heads, 0, device="cpu")
+        one, like_BTHK = windows.of_one_image, torch.empty(0, 0, attn.num_heads, 0, dtype=torch.float32, device="cpu")
         attn_mask = added(plan(one, one).groups[0], windows.mask, bias, like_BTHK)
         if attn_mask is not None:
             attn_mask_BHTS = sequences.addend(attn_mask.expand(-1, attn.num_heads, -1, -1), like_BTHK)
-    rows = (segments.starts_B.contiguous(), segments.lengths_B.contiguous())
+            if attn_mask_BHTS.requires_grad or not attn_mask_BHTS.is_cpu:
+                return None
+    rows = (segments.starts_B.to(torch.int64).contiguous(), segments.lengths_B.to(torch.int64).contiguous())
+    if not rows[0].is_cpu:
+        return None
     sizes = (attn.num_heads, attn.num_kv_heads, attn.head_dim)
     return sequences.within(rows, *sizes, band, attn_mask_BHTS), (*rows, attn_mask_BHTS)
