@@ -247,6 +247,22 @@ def test_what_the_kernel_has_not_goes_module_by_module(served: list[bool]):
     assert len(served) == 9  # of a context nobody is asked
 
 
+def test_masks_and_biases_of_windows_that_differ_go_module_by_module(served: list[bool]):
+    """What differs from image to image is no mask of one image's windows."""
+    one, windows = block(), windows_of(2, (8, 8), (4, 4), (2, 2), device="cpu")
+    x_ND, segments = torch.randn(128, 64), Segments.uniform(2, 64, "cpu")
+    for how in ({"mask": masks.causal()}, {"bias": TensorBias(torch.randn(8, 1, 16, 16))}):
+        close(one(x_ND, segments, windows=windows, **how), alone(one)(x_ND, segments, windows=windows, **how))
+    close(one(x_ND, segments, windows=windows), alone(one)(x_ND, segments, windows=windows))
+    assert served == [False, False, True]
+
+
+def test_a_decoders_block_without_a_context_is_the_modules_affair(served: list[bool]):
+    one, x_ND, segments = block(cross=True), torch.randn(10, 64), Segments.uniform(2, 5, "cpu")
+    assert torch.equal(one(x_ND, segments), alone(one)(x_ND, segments))
+    assert served == [False]
+
+
 def test_what_does_not_fit_is_refused_as_ever(served: list[bool]):
     one = block()
     with pytest.raises(UsageError, match="9 rows"):
