@@ -171,6 +171,9 @@ def test_flat_folder_and_one_picture(tmp_path: Path) -> None:
         _read(tmp_path)
     with pytest.raises(DataError, match=r"b.png: one picture has no label"):
         _read(tmp_path / "b.png")
+    for name in ("c.png", "catalogue:c"):
+        with pytest.raises(DataError, match=rf"{name}: no such file or folder; check the name"):
+            _read(tmp_path / name)
 
 
 def test_links(tmp_path: Path) -> None:

@@ -271,6 +271,8 @@ def _read(name: str, *, image: str | None, label: str | None, labelled: bool) ->
     if reader := _READERS.get(extension):
         return reader(name, image=image, label=label, labelled=labelled)
     if extension in EXTENSIONS or extension == ".svg" or not os.path.lexists(name):
+        if labelled and not os.path.lexists(name):
+            raise DataError("no such file or folder", where=shown(name), mend="check the name")
         if labelled:
             mend = "give a folder that has a folder of pictures for each class"
             raise DataError("one picture has no label", where=shown(name), mend=mend)
