@@ -12,8 +12,8 @@
 
 namespace {
 
-constexpr int64_t NUMBERS = 1 << 14;     // that are not worth a second thread
-constexpr int64_t NEAR = 768 * 3072;     // numbers that products give one after the other
+constexpr int64_t NUMBERS = 1 << 14;  // that are not worth a second thread
+constexpr int64_t NEAR = 768 * 3072;  // numbers that are held at once between two products
 
 // Share rows out to threads, where they hold enough numbers.
 template <typename Part>
@@ -238,7 +238,9 @@ struct Reader {
             float *laid = rest, *update = laid + rows * b.width, *joint = update + rows * b.width;
             const int64_t stride = joint_width();
             regard::linear(b.self_in, before(first, rows, laid), rows, b.width, joint, threads, team);
-            if (w.turns || w.k) by_rows(rows, stride, threads, team, [&](int64_t row) { turn_and_keep(first + row, joint + row * stride); });
+            if (w.turns || w.k)
+                by_rows(rows, stride, threads, team,
+                        [&](int64_t row) { turn_and_keep(first + row, joint + row * stride); });
             a.sequences = count, a.q_starts = a.k_starts = starts.data(), a.q_lengths += from, a.k_lengths += from;
             a.first_mask = from, a.narrow = b.self_in->kind == BF16;
             a.q = joint, a.k = joint + a.heads * a.key, a.v = a.k + a.groups * a.key, a.y = joint + rows * stride;

@@ -394,11 +394,11 @@ inline int64_t squares_of(int64_t count, int64_t side) { return (count + side - 
 
 // Whether all values of a piece are finite, as bfloat16 too.
 bool are_finite(const Piece& p) {
-    constexpr float MOST = 3.38e38f;
+    constexpr float LARGEST = 3.38e38f;  // that is no infinity in bfloat16
     for (int64_t row = 0; row < p.keys; ++row)
         for (int64_t i = 0; i < p.s.value; i += WIDTH) {
             const Floats x = read(p.v() + row * p.s.v_row + i, p.s.value - i);
-            if (any(!((x <= MOST) & (x >= -MOST)))) return false;
+            if (any(!((x <= LARGEST) & (x >= -LARGEST)))) return false;
         }
     return true;
 }

@@ -119,6 +119,7 @@ class PackedBlock:
         bias: Bias | None,
         positions_N: Tensor | None,
         windows: Windows | None,
+        cache: KVCache | None = None,
     ) -> Tensor | None:
         """Run the block over whole sequences; see :meth:`regard.layers.block.Block.forward`.
 
@@ -129,32 +130,15 @@ class PackedBlock:
             bias: For self-attention's scores.
             positions_N: Position of each token that attends; None counts from 0 in each sequence.
             windows: What self-attention sees in the place of whole sequences.
+            cache: An empty one, where keys and values are kept; None for nowhere.
 
         Returns:
             y_ND; None where it does not serve.
+
+        Raises:
+            UsageError: The sequences are not as many as the cache's slots, or the bias does not cover the windows.
+            ContextError: A slot would hold more than its capacity.
         """
-        return self._whole(x_ND, segments, mask, bias, positions_N, windows, None)
-
-    def _prompt(
-        self, x_ND: Tensor, segments: Segments, cache: KVCache, context: KVCache | None, mask: Mask | None
-    ) -> tuple[Tensor, list[KVCache]] | None:
-        """Run the block over the first tokens of all slots: nothing is before them, so they attend to themselves."""
-        if cache.max_len or context is not None or not _fits(cache, self.block.self_attn):
-            return None
-        y_ND = self._whole(x_ND, segments, mask, None, None, None, cache)
-        return None if y_ND is None else (y_ND, [cache.after(segments, len(x_ND))])
-
-    def _whole(
-        self,
-        x_ND: Tensor,
-        segments: Segments,
-        mask: Mask | None,
-        bias: Bias | None,
-        positions_N: Tensor | None,
-        windows: Windows | None,
-        cache: KVCache | None,
-    ) -> Tensor | None:
-        """Run the block over whole sequences, and keep their keys and values in an empty cache, if one is given."""
         kernel, attn = _kernel(x_ND), self.block.self_attn
         if kernel is None or self.block.cross_attn is not None or segments.form == "slots":
             return None
@@ -189,6 +173,15 @@ class PackedBlock:
         kernel.read(block, addressof(given), native.threads(), native.team())
         del kept  # not before: the kernel was given places in it
         return y_ND
+
+    def _prompt(
+        self, x_ND: Tensor, segments: Segments, cache: KVCache, context: KVCache | None, mask: Mask | None
+    ) -> tuple[Tensor, list[KVCache]] | None:
+        """Run the block over the first tokens of all slots: nothing is before them, so they attend to themselves."""
+        if cache.max_len or context is not None or not _fits(cache, self.block.self_attn):
+            return None
+        y_ND = self.whole(x_ND, segments, mask, None, None, None, cache)
+        return None if y_ND is None else (y_ND, [cache.after(segments, len(x_ND))])
 
     def _step(
         self,
