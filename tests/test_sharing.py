@@ -199,6 +199,27 @@ def eventually(is_so: Callable[[], bool]) -> bool:
     return is_so()
 
 
+SLOW = """
+import time
+from regard import sharing
+
+looks, times = [], sharing.times
+def slow():
+    looks.append(times())
+    time.sleep(0.3)
+    return looks[-1]
+sharing.times = slow
+sharing.watch()
+time.sleep(4)
+print(len(looks))
+"""
+
+
+@can_watch
+def test_a_look_that_had_to_wait_does_not_put_off_the_next():
+    assert int(_shown(SLOW)) > 3
+
+
 @can_watch
 def test_a_forked_child_watches_too():
     fork = "import os, threading, time, regard.sharing as s; s.watch(); child = os.fork()"

@@ -80,8 +80,10 @@ class _Watch(threading.Thread):
         before, quiet, crowd, took = times(), 0, None, 0.0
         while True:
             time.sleep(max(_PERIOD, 100 * took))  # to look takes longer the more threads there are
+            # The time it costs, not the one it waited for: on a crowded machine that can be a hundred times as long.
+            began = time.thread_time()
             now = times()
-            took = time.monotonic() - now[0]
+            took = time.thread_time() - began
             passed, waiting, others = (new - old for new, old in zip(now, before, strict=True))
             pressure, before = min(waiting, others) / passed / len(_all_cores), now
             quiet = quiet + 1 if pressure < _QUIET else 0
