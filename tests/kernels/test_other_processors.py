@@ -12,7 +12,7 @@ from regard.kernels import native
 
 HERE = Path(__file__).parent
 FILES = (
-    *(HERE / f"test_{name}.py" for name in ("slots", "sequences", "narrow", "recurrences")),
+    *(HERE / f"test_{name}.py" for name in ("slots", "sequences", "narrow", "split", "recurrences")),
     *(HERE.parent / "layers").glob("test_packed*.py"),
 )
 RUN = """

@@ -1,12 +1,15 @@
 // Products by a processor that multiplies matrices (Intel's AMX): in one instruction sixteen rows × sixteen outputs over 64
 // bytes of inputs, into sums of 32 bits.
 //
+//   fp32   rows and weights, each as the sum of three bfloat16: of their nine products the six that float32 does not round
+//          away. That is Henry, Tang and Heinecke, Leveraging the bfloat16 Artificial Intelligence Datatype For
+//          Higher-Precision Computations (ARITH 2019). Weights lie as for vectors, and are split by whoever multiplies
 //   bf16   rows, rounded, × weights: sums in float32
 //   int8   rows as integers of two bytes, q = 256 · high + low: high with a sign, low without one. Both are multiplied
 //          with the weights, exactly, and sum = 256 · Σ high · w + Σ low · w
 //
 // Rows are laid out in such matrices before: [sixteen rows][step][row][64 bytes], of int8 [sixteen rows][step][high, low][row]
-// [64 bytes].
+// [64 bytes], of float32 [sixteen rows][step][part][row][64 bytes].
 
 #include "matrices.h"
 
@@ -22,7 +25,9 @@ namespace {
 constexpr int64_t FEW_ROWS = 32;              // up to here a thread prepares all rows itself
 constexpr int64_t NEAR_BYTES = 1 << 20;       // of panels that rows go through one after the other: half the second cache
 constexpr int64_t LAID_BYTES = 1 << 25;       // of rows that are laid out at once, or one chunk's
-constexpr int64_t SUMMED = 4096;              // inputs of a product that are summed at once
+constexpr int64_t SUMMED = 4096;              // inputs of rounded weights that are summed at once
+constexpr int64_t SPLIT_ROWS = 192;           // of float32: of fewer it takes too long to split the weights
+constexpr int64_t SPLIT_SUMMED = 768;         // and of those that are split: rows of them take six bytes an input
 constexpr int64_t NARROW_ROWS = 4;            // of int8 are multiplied by vectors
 constexpr int64_t NARROW_AHEAD_BYTES = 1024;  // whose weights are asked for so far ahead
 constexpr int64_t AHEAD_BYTES = 2048;         // weights of few rows are asked for so far ahead
@@ -44,6 +49,15 @@ float halve(const Matrix& m, const float* x, int16_t* quantized, char* to) {
     return scale;
 }
 
+// Up to sixteen lines, all their inputs, as matrices; says whether they can be split.
+template <int PARTS>
+bool lines(const float* x, int64_t line, int64_t step, int64_t count, int64_t inputs, bool is_turned, char* to) {
+    bool is_finite = true;
+    for (int64_t k = 0; k < inputs; k += 2 * SIDE, to += PARTS * SQUARE)
+        is_finite &= square<PARTS>(x + k * step, line, step, count, inputs - k, is_turned, to);
+    return is_finite;
+}
+
 // Rows, sixteen a matrix, of a call: where each of them, and its scale, goes.
 template <int64_t KIND>
 struct Laid {
@@ -53,21 +67,22 @@ struct Laid {
     float* scales_N;
 
     static int64_t bytes(const Matrix& m, int64_t rows) {
-        return (rows + SIDE - 1) / SIDE * SIDE * steps_of(m) * row_bytes(KIND);
+        return (rows + SIDE - 1) / SIDE * SIDE * squares_of(m) * row_bytes(KIND);
     }
-    char* at(int64_t sixteen) const { return to + sixteen * SIDE * steps_of(c.m) * row_bytes(KIND); }
+    char* at(int64_t sixteen) const { return to + sixteen * SIDE * squares_of(c.m) * row_bytes(KIND); }
 
-    void lay_out(int64_t sixteen) const {
+    // Says whether numbers can be split, of float32.
+    bool lay_out(int64_t sixteen) const {
         const int64_t begin = sixteen * SIDE, end = std::min(begin + SIDE, rows);
         const float* x = c.x + (row + begin) * c.stride;
-        if constexpr (KIND == BF16) {
-            for (int64_t s = 0, k = 0; s < steps_of(c.m); ++s, k += 2 * SIDE)
-                square(x + k * c.step, c.stride, c.step, end - begin, c.m.inputs - k, false, at(sixteen) + s * SQUARE);
-        } else {
+        if constexpr (KIND == INT8) {
             thread_local std::vector<int16_t> quantized;
             quantized.resize(steps_of(c.m) * LINE);
             for (int64_t r = begin; r < end; ++r, x += c.stride)
                 scales_N[r] = halve(c.m, x, quantized.data(), at(sixteen) + (r - begin) * LINE);
+            return true;
+        } else {
+            return lines<rows_matrices(KIND)>(x, c.stride, c.step, end - begin, c.m.inputs, false, at(sixteen));
         }
     }
 };
@@ -76,22 +91,22 @@ struct Laid {
 template <int64_t KIND, int P>
 void one(const Laid<KIND>& laid, int64_t first, int64_t rows, const char* weights, int64_t panel, int64_t ahead) {
     const Call& c = laid.c;
-    const int64_t bytes = panel_bytes(c.m), row = laid.row + first;
+    const int64_t bytes = squares_bytes(c.m), row = laid.row + first;
     for (int64_t r = 0; r < rows; ++r)  // where sums go is asked for before they are computed
         for (int p = 0; p < P; ++p) __builtin_prefetch(c.y + (row + r) * c.y_row + (panel + p) * PANEL, 1);
-    if (KIND == BF16 && (panel + P) * PANEL <= c.m.outputs && !(c.adds && c.m.bias)) {
+    if (KIND != INT8 && (panel + P) * PANEL <= c.m.outputs && !(c.adds && c.m.bias)) {
         float* y = c.y + row * c.y_row + panel * PANEL;
         const float* from = c.adds ? y : c.m.bias ? c.m.bias + panel * PANEL : ZEROS;
         const int64_t bytes_of_row = c.y_row * (int64_t)sizeof(float);
-        return squares<KIND, P>(laid.at(first / SIDE), weights, bytes, steps_of(c.m), ahead,
+        return squares<KIND, P>(laid.at(first / SIDE), weights, bytes, squares_of(c.m), ahead,
                                 {from, c.adds ? bytes_of_row : 0, y, bytes_of_row});
     }
-    // The last panel, or int8. Sums of bf16 begin at the bias here too: a panel's bits do not hang on those beside it.
+    // The last panel, or int8. Other sums begin at the bias here too: a panel's bits do not hang on those beside it.
     alignas(LINE) float begin[P * PANEL] = {};
-    if (KIND == BF16 && c.m.bias)
+    if (KIND != INT8 && c.m.bias)
         std::copy_n(c.m.bias + panel * PANEL, std::min<int64_t>(P * PANEL, c.m.outputs - panel * PANEL), begin);
-    alignas(LINE) int32_t sums[rows_matrices(KIND) * P * SIDE * PANEL];
-    squares<KIND, P>(laid.at(first / SIDE), weights, bytes, steps_of(c.m), ahead, {begin, 0, sums, P * LINE});
+    alignas(LINE) int32_t sums[(KIND == INT8 ? 2 : 1) * P * SIDE * PANEL];
+    squares<KIND, P>(laid.at(first / SIDE), weights, bytes, squares_of(c.m), ahead, {begin, 0, sums, P * LINE});
     if constexpr (KIND == INT8) {
         const int32_t* low = sums + P * SIDE * PANEL;
         for (int64_t i = 0; i < rows * P * PANEL; ++i) sums[i] = (int32_t)((uint32_t)sums[i] * 256 + (uint32_t)low[i]);
@@ -101,14 +116,15 @@ void one(const Laid<KIND>& laid, int64_t first, int64_t rows, const char* weight
     }
 }
 
-// Some rows × some panels, whose weights are given: they come from memory for the first rows, and stay near for all others.
+// Some rows × some panels, whose weights are given: they come from memory for the first rows, unless they were laid out, and stay
+// near for all others.
 template <int64_t KIND>
 void multiply(const Laid<KIND>& laid, int64_t begin, int64_t end, const char* weights, int64_t from, int64_t last) {
     constexpr int MOST = most_panels(KIND);
-    const int64_t bytes = panel_bytes(laid.c.m);
+    const int64_t bytes = squares_bytes(laid.c.m);
     TileConfig tiles;
     for (int64_t row = begin; row < end; row += SIDE) {
-        const int64_t rows = std::min(SIDE, end - row), ahead = row == begin ? AHEAD_BYTES : 0;
+        const int64_t rows = std::min(SIDE, end - row), ahead = row == begin && KIND != FP32 ? AHEAD_BYTES : 0;
         tiles.set(rows);
         int64_t panel = from;
         const char* at = weights;
@@ -212,39 +228,86 @@ void few(const Call& c, int threads, Team team) {
     }, team, threads);
 }
 
-// Many rows are laid out by all threads, which then take blocks of panels × chunks of them until none is left. Where a
-// block's weights are: weights(first panel, the one behind the last).
-template <int64_t KIND, typename Weights>
-void many(const Call& c, int threads, Team team, const Weights& weights) {
+// Where a block of panels is, and whether they could be split.
+struct Weights {
+    const char* at;
+    bool fit;
+};
+
+// Many rows are laid out by all threads, which then take blocks of panels × chunks of them until none is left, whose weights
+// find(first panel, the one behind the last) finds. Says whether all could be split; else y is of no use.
+template <int64_t KIND, typename Find>
+bool many(const Call& c, int threads, Team team, const Find& find) {
     constexpr int MOST = most_panels(KIND);
     thread_local Room room;
     thread_local std::vector<float> scales;
+    std::atomic<bool> fit{true};
     const int64_t panels = panels_of(c.m), bytes = std::max<int64_t>(Laid<KIND>::bytes(c.m, SIDE), 1);
     const int64_t most = std::min(std::max<int64_t>(LAID_BYTES / bytes, 1) * SIDE, c.rows);
     char* to = room.bytes(Laid<KIND>::bytes(c.m, most));
     if ((int64_t)scales.size() < most) scales.resize(most);
-    for (int64_t row = 0; row < c.rows; row += most) {
+    for (int64_t row = 0; row < c.rows && fit; row += most) {
         const Laid<KIND> laid{c, row, std::min(most, c.rows - row), to, scales.data()};
         // As many panels as stay near, and enough pieces for every thread to have some.
-        const int64_t fit = std::min(NEAR_BYTES / std::max<int64_t>(panel_bytes(c.m), 1), panels / (2 * threads));
-        const int64_t block = std::max<int64_t>(fit / MOST, 1) * MOST, blocks = (panels + block - 1) / block;
+        const int64_t near = std::min(NEAR_BYTES / std::max<int64_t>(squares_bytes(c.m), 1), panels / (2 * threads));
+        const int64_t block = std::max<int64_t>(near / MOST, 1) * MOST, blocks = (panels + block - 1) / block;
         const int64_t sixteens = (laid.rows + SIDE - 1) / SIDE;
         const int64_t chunks = std::min(std::max<int64_t>(4 * threads / blocks, 1), sixteens);
-        take_all(sixteens, threads, team, [&](int64_t at) { laid.lay_out(at); });
+        take_all(sixteens, threads, team, [&](int64_t at) {
+            if (!laid.lay_out(at)) fit = false;
+        });
         take_all(chunks * blocks, threads, team, [&](int64_t at) {
+            if (!fit) return;
             const int64_t from = at / chunks * block, last = std::min(from + block, panels), chunk = at % chunks;
             const int64_t begin = share(sixteens, chunk, chunks) * SIDE;
             const int64_t end = std::min(share(sixteens, chunk + 1, chunks) * SIDE, laid.rows);
-            multiply<KIND>(laid, begin, end, weights(from, last), from, last);
+            const Weights weights = find(from, last);
+            if (weights.fit)
+                multiply<KIND>(laid, begin, end, weights.at, from, last);
+            else
+                fit = false;
         });
     }
+    return fit;
+}
+
+// A block of panels as matrices, in a room of the thread's own where they stay near: panel(number) says where one is.
+template <int PARTS, typename Panel>
+Weights laid_panels(const Matrix& m, int64_t from, int64_t last, int64_t output, int64_t input, const Panel& panel) {
+    thread_local Room room;
+    const int64_t bytes = (m.inputs + 2 * SIDE - 1) / (2 * SIDE) * PARTS * SQUARE;
+    char* to = room.bytes((last - from) * bytes);
+    bool is_finite = true;
+    for (int64_t one = from; one < last; ++one)
+        is_finite &= lines<PARTS>(panel(one), output, input, m.outputs - one * PANEL, m.inputs, true, to + (one - from) * bytes);
+    return {to, is_finite};
+}
+
+// y = act(x Wᵀ + b), or added to what y holds, some inputs after the others; of these each block of weights is laid out by the
+// thread that takes it: panel(number, input) says where. Says whether all could be split.
+template <int64_t KIND, typename Panel>
+bool by_inputs(const Call& c, int64_t most, int64_t w_output, int64_t w_input, int threads, Team team, const Panel& panel) {
+    const int64_t times = std::max<int64_t>((c.m.inputs + most - 1) / most, 1);
+    int64_t begin = 0;
+    for (int64_t time = 0, end; time < times; ++time, begin = end) {
+        end = std::min(share((c.m.inputs + 2 * SIDE - 1) / (2 * SIDE), time + 1, times) * 2 * SIDE, c.m.inputs);
+        Matrix m{KIND, c.m.outputs, end - begin, time + 1 < times ? NONE : c.m.act};
+        m.bias = begin ? nullptr : c.m.bias;
+        const Call some{m, c.x + begin * c.step, c.rows, c.stride, c.y, c.y_row, c.step, c.adds || begin};
+        if (!many<KIND>(some, threads, team, [&](int64_t from, int64_t last) {
+                return laid_panels<weights_matrices(KIND)>(m, from, last, w_output, w_input,
+                                                           [&](int64_t one) { return panel(one, begin); });
+            }))
+            return false;
+    }
+    return true;
 }
 
 template <int64_t KIND>
 void product(const Call& c, int threads, Team team) {
     if (c.rows <= FEW_ROWS) return few<KIND>(c, threads, team);
     many<KIND>(c, threads, team,
-               [&](int64_t from, int64_t) { return (const char*)c.m.weights + from * panel_bytes(c.m); });
+               [&](int64_t from, int64_t) { return Weights{(const char*)c.m.weights + from * panel_bytes(c.m), true}; });
 }
 
 }  // namespace
@@ -258,30 +321,24 @@ void linear_amx(const Matrix* m, const float* x, int64_t rows, int64_t stride, f
     product<INT8>(c, threads, team);
 }
 
+bool linear_split(const Matrix* m, const float* x, int64_t rows, int64_t stride, float* y, int threads, Team team) {
+    if (rows < SPLIT_ROWS) return false;
+    const auto panel = [&](int64_t number, int64_t input) {
+        return (const float*)m->weights + (number * m->inputs + input) * PANEL;
+    };
+    return by_inputs<FP32>({*m, x, rows, stride, y, m->outputs}, SPLIT_SUMMED, 1, PANEL, threads, team, panel);
+}
+
 bool multiplies() { return true; }
 
-// Some inputs after the others; of these each block of weights is rounded and laid out by the thread that takes it, where it
-// stays near.
 void multiply(const Product* p, int threads, Team team) {
     if (!p->rows || !p->outputs) return;
-    int64_t begin = 0;
-    do {
-        const Matrix m{BF16, p->outputs, std::min(p->inputs - begin, SUMMED), NONE, 0, nullptr, nullptr,
-                       begin ? nullptr : p->bias};
-        const float *x = p->x + begin * p->x_input, *w = p->w + begin * p->w_input;
-        const Call c{m, x, p->rows, p->x_row, p->y, p->y_row, p->x_input, p->adds || begin};
-        many<BF16>(c, threads, team, [&](int64_t from, int64_t last) {
-            thread_local Room room;
-            const int64_t steps = steps_of(m), bytes = panel_bytes(m);
-            char* to = room.bytes((last - from) * bytes);
-            for (int64_t panel = from; panel < last; ++panel)
-                for (int64_t s = 0, k = 0; s < steps; ++s, k += 2 * SIDE)
-                    square(w + panel * PANEL * p->w_output + k * p->w_input, p->w_output, p->w_input,
-                           m.outputs - panel * PANEL, m.inputs - k, true,
-                           to + (panel - from) * bytes + s * SQUARE);
-            return (const char*)to;
-        });
-    } while ((begin += SUMMED) < p->inputs);
+    Matrix m{BF16, p->outputs, p->inputs};
+    m.bias = p->bias;
+    by_inputs<BF16>({m, p->x, p->rows, p->x_row, p->y, p->y_row, p->x_input, p->adds != 0}, SUMMED, p->w_output, p->w_input,
+                    threads, team, [&](int64_t panel, int64_t input) {
+                        return p->w + panel * PANEL * p->w_output + input * p->w_input;
+                    });
 }
 
 }  // namespace regard

@@ -36,9 +36,15 @@ class TileConfig {
     }
 };
 
-// Matrices of rows, and panels, that are multiplied at once.
-constexpr int rows_matrices(int64_t kind) { return kind == INT8 ? 2 : 1; }
-constexpr int most_panels(int64_t kind) { return kind == INT8 ? 2 : 3; }
+// Matrices of rows, and of weights, for one step, and panels that are multiplied at once.
+constexpr int rows_matrices(int64_t kind) { return kind == INT8 ? 2 : kind == FP32 ? 3 : 1; }
+constexpr int weights_matrices(int64_t kind) { return kind == FP32 ? 3 : 1; }
+constexpr int most_panels(int64_t kind) { return kind == BF16 ? 3 : 2; }
+
+// Inputs that such matrices hold, how many a product takes, and the bytes of a panel.
+constexpr int64_t inputs_of_square(int64_t kind) { return kind == INT8 ? LINE : LINE / 2; }
+inline int64_t squares_of(const Matrix& m) { return (m.inputs + inputs_of_square(m.kind) - 1) / inputs_of_square(m.kind); }
+inline int64_t squares_bytes(const Matrix& m) { return squares_of(m) * weights_matrices(m.kind) * SQUARE; }
 
 // The places where two rows of sixteen numbers of 16 bits become sixteen pairs.
 const __m512i PAIRS = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20,
@@ -68,26 +74,54 @@ inline void turn(__m512i (&x)[16]) {
 
 inline __mmask16 first(int64_t count) { return count >= 16 ? 0xffff : count > 0 ? (1u << count) - 1 : 0; }
 
-// Up to sixteen lines (rows, or outputs) of up to 32 inputs, as bfloat16 and filled up with zeros: as a matrix of lines, or
-// turned, of pairs of inputs. Either lines or inputs stand side by side.
-inline void square(const float* x, int64_t line, int64_t step, int64_t lines, int64_t inputs, bool is_turned, char* to) {
-    __m512i words[16];
-    if (step == 1) {
-        for (int i = 0; i < 16; ++i) {
+// Numbers as sums of so many bfloat16, the first the nearest, each next one the nearest to what is left: three are all of a
+// float32. Says whether all are finite, and not so great that the nearest is not; of one part it does not look.
+template <int PARTS>
+bool split(__m512 low, __m512 high, __m512i (&parts)[PARTS]) {
+    const auto widened = [](__m256i part) { return (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(part), 16); };
+    constexpr int NOT_FINITE = 0x99;
+    __mmask16 not_finite = 0;
+#pragma GCC unroll 3
+    for (int part = 0; part < PARTS; ++part) {
+        parts[part] = (__m512i)_mm512_cvtne2ps_pbh(high, low);
+        if (part + 1 == PARTS) break;
+        low = _mm512_sub_ps(low, widened(_mm512_castsi512_si256(parts[part])));
+        high = _mm512_sub_ps(high, widened(_mm512_extracti64x4_epi64(parts[part], 1)));
+        if (part == 0) not_finite = _mm512_fpclass_ps_mask(low, NOT_FINITE) | _mm512_fpclass_ps_mask(high, NOT_FINITE);
+    }
+    return !not_finite;
+}
+
+// Up to sixteen lines (rows, or outputs) of up to 32 inputs, as sums of bfloat16 and filled up with zeros: as a matrix of lines,
+// or turned, of pairs of inputs; a matrix for each part. Either lines or inputs stand side by side. Says what split says.
+template <int PARTS = 1>
+bool square(const float* x, int64_t line, int64_t step, int64_t lines, int64_t inputs, bool is_turned, char* to) {
+    const bool by_lines = step == 1;
+    __m512i words[PARTS][16], parts[PARTS];
+    bool is_finite = true;
+    for (int i = 0; i < 16; ++i) {
+        if (by_lines) {
             const __mmask16 low = i < lines ? first(inputs) : 0, high = i < lines ? first(inputs - 16) : 0;
-            words[i] = (__m512i)_mm512_cvtne2ps_pbh(_mm512_maskz_loadu_ps(high, x + i * line + 16),
-                                                    _mm512_maskz_loadu_ps(low, x + i * line));
-        }
-    } else {
-        for (int i = 0; i < 16; ++i) {
+            is_finite &= split<PARTS>(_mm512_maskz_loadu_ps(low, x + i * line), _mm512_maskz_loadu_ps(high, x + i * line + 16),
+                                      parts);
+        } else {
             const __mmask16 even = 2 * i < inputs ? first(lines) : 0, odd = 2 * i + 1 < inputs ? first(lines) : 0;
-            __m512i both = (__m512i)_mm512_cvtne2ps_pbh(_mm512_maskz_loadu_ps(odd, x + (2 * i + 1) * step),
-                                                        _mm512_maskz_loadu_ps(even, x + 2 * i * step));
-            words[i] = _mm512_permutexvar_epi16(PAIRS, both);
+            is_finite &= split<PARTS>(_mm512_maskz_loadu_ps(even, x + 2 * i * step),
+                                      _mm512_maskz_loadu_ps(odd, x + (2 * i + 1) * step), parts);
+        }
+        for (int part = 0; part < PARTS; ++part) {
+            if (!by_lines) parts[part] = _mm512_permutexvar_epi16(PAIRS, parts[part]);
+            if (by_lines == is_turned)
+                words[part][i] = parts[part];
+            else
+                _mm512_storeu_si512(to + part * SQUARE + i * LINE, parts[part]);
         }
     }
-    if (is_turned == (step == 1)) turn(words);
-    for (int i = 0; i < 16; ++i) _mm512_storeu_si512(to + i * LINE, words[i]);
+    for (int part = 0; by_lines == is_turned && part < PARTS; ++part) {
+        turn(words[part]);
+        for (int i = 0; i < 16; ++i) _mm512_storeu_si512(to + part * SQUARE + i * LINE, words[part][i]);
+    }
+    return is_finite;
 }
 
 // Where sums begin, and where they go: bytes from row to row.
@@ -100,11 +134,50 @@ struct Sums {
 
 alignas(LINE) const float ZEROS[3 * PANEL] = {};
 
+// Three parts of sixteen rows × those of P panels, added to the sums.
+template <int P>
+inline __attribute__((always_inline)) void thirds(const char* x, const char* weights, int64_t bytes) {
+    const char* other = weights + bytes;
+    _tile_loadd(4, x, LINE);
+    _tile_loadd(6, weights + 2 * SQUARE, LINE);
+    _tile_dpbf16ps(0, 4, 6);  // first · third
+    if constexpr (P > 1) {
+        _tile_loadd(6, other + 2 * SQUARE, LINE);
+        _tile_dpbf16ps(1, 4, 6);
+    }
+    _tile_loadd(5, x + SQUARE, LINE);
+    if constexpr (P > 1) {
+        _tile_loadd(6, other + SQUARE, LINE);
+        _tile_dpbf16ps(1, 5, 6);  // second · second
+        _tile_dpbf16ps(1, 4, 6);  // first · second
+    }
+    _tile_loadd(6, weights + SQUARE, LINE);
+    _tile_dpbf16ps(0, 5, 6);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(6, weights, LINE);
+    _tile_dpbf16ps(0, 5, 6);  // second · first
+    _tile_dpbf16ps(0, 4, 6);  // first · first
+    if constexpr (P > 1) {
+        _tile_loadd(6, other, LINE);
+        _tile_dpbf16ps(1, 5, 6);
+        _tile_dpbf16ps(1, 4, 6);
+    }
+    _tile_loadd(5, x + 2 * SQUARE, LINE);
+    if constexpr (P > 1) {
+        _tile_dpbf16ps(1, 5, 6);  // third · first
+        _tile_loadd(6, weights, LINE);
+    }
+    _tile_dpbf16ps(0, 5, 6);
+}
+
 // Sixteen rows, or less (int8: high and low bytes), × P panels; the sums of low bytes stand behind those of high ones.
 //
 // Of six matrices that are read only two or three are kept: a core has few that are free to be loaded while others are still
 // multiplied with, and at times hardly any, as if another guest of the machine had its second thread. With all eight in use, two
 // of rows and two of weights, a product took 8.6 ns at its best and 30 at other times; as bf16 has it here, 9.4 and 18.
+//
+// Of float32 all six products of parts that matter are summed, the smallest first: what is left out is less than what float32
+// rounds. Each part of the rows meets those of the weights, so that each is read as seldom as five matrices allow.
 template <int64_t KIND, int P>
 __attribute__((noinline)) void squares(const char* x, const char* weights, int64_t bytes, int64_t steps, int64_t ahead,
                                        const Sums& sums) {
@@ -115,11 +188,15 @@ __attribute__((noinline)) void squares(const char* x, const char* weights, int64
     if constexpr (P > 2) _tile_loadd(2, from + 2 * LINE, sums.from_row);
     if constexpr (KIND == INT8) _tile_zero(2);
     if constexpr (KIND == INT8 && P > 1) _tile_zero(3);
-    for (int64_t s = 0; s < steps; ++s, x += rows_matrices(KIND) * SQUARE, weights += SQUARE) {
+    for (int64_t s = 0; s < steps; ++s, x += rows_matrices(KIND) * SQUARE, weights += weights_matrices(KIND) * SQUARE) {
         if (ahead) {  // of this step's panels, or of those that come next
             const int64_t coming = ahead + (s + ahead / SQUARE < steps ? 0 : (P - 1) * bytes);
             for (int p = 0; p < P; ++p)
                 for (int64_t line = 0; line < SQUARE; line += LINE) __builtin_prefetch(weights + p * bytes + coming + line);
+        }
+        if constexpr (KIND == FP32) {
+            thirds<P>(x, weights, bytes);
+            continue;
         }
         _tile_loadd(4, x, LINE);
         _tile_loadd(6, weights, LINE);

@@ -533,6 +533,8 @@ void product(const Call& c, int threads, Team team) {
     if constexpr (HAS_AMX && KIND != FP32) {
         regard::linear_amx(&c.m, c.x, c.rows, c.stride, c.y, threads, team);
     } else if (c.rows > FEW_ROWS) {
+        if constexpr (HAS_AMX)
+            if (regard::linear_split(&c.m, c.x, c.rows, c.stride, c.y, threads, team)) return;
         many<KIND>(c, threads, team);
     } else {
         // Some blocks for every thread, each of whole strides of a tile of one row. Groups ask for what lies behind their
