@@ -26,7 +26,8 @@ constexpr int64_t FEW_ROWS = 32;              // up to here a thread prepares al
 constexpr int64_t NEAR_BYTES = 1 << 20;       // of panels that rows go through one after the other: half the second cache
 constexpr int64_t LAID_BYTES = 1 << 25;       // of rows that are laid out at once, or one chunk's
 constexpr int64_t SUMMED = 4096;              // inputs of rounded weights that are summed at once
-constexpr int64_t SPLIT_ROWS = 192;           // of float32: of fewer it takes too long to split the weights
+constexpr int64_t SPLIT_ROWS = 96;            // of float32: of fewer it takes too long to split the weights
+constexpr int64_t SPLIT_CHUNK = 12;           // times sixteen rows at least for which a thread splits a block of them
 constexpr int64_t SPLIT_SUMMED = 768;         // and of those that are split: rows of them take six bytes an input
 constexpr int64_t NARROW_ROWS = 4;            // of int8 are multiplied by vectors
 constexpr int64_t NARROW_AHEAD_BYTES = 1024;  // whose weights are asked for so far ahead
@@ -252,7 +253,7 @@ bool many(const Call& c, int threads, Team team, const Find& find) {
         const int64_t near = std::min(NEAR_BYTES / std::max<int64_t>(squares_bytes(c.m), 1), panels / (2 * threads));
         const int64_t block = std::max<int64_t>(near / MOST, 1) * MOST, blocks = (panels + block - 1) / block;
         const int64_t sixteens = (laid.rows + SIDE - 1) / SIDE;
-        const int64_t chunks = std::min(std::max<int64_t>(4 * threads / blocks, 1), sixteens);
+        const int64_t chunks = std::max<int64_t>(std::min(4 * threads / blocks, sixteens / (KIND == FP32 ? SPLIT_CHUNK : 1)), 1);
         take_all(sixteens, threads, team, [&](int64_t at) {
             if (!laid.lay_out(at)) fit = false;
         });

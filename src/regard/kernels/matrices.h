@@ -74,26 +74,31 @@ inline void turn(__m512i (&x)[16]) {
 
 inline __mmask16 first(int64_t count) { return count >= 16 ? 0xffff : count > 0 ? (1u << count) - 1 : 0; }
 
-// Numbers as sums of so many bfloat16, the first the nearest, each next one the nearest to what is left: three are all of a
-// float32. Says whether all are finite, and not so great that the nearest is not; of one part it does not look.
+// Two times sixteen numbers, to the nearest bfloat16: the i-th word is the i-th of either.
+inline __m512i pairs(__m512 low, __m512 high) {
+    return _mm512_permutexvar_epi16(PAIRS, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+}
+
+// The same as sums of so many bfloat16: the first is the nearest, each next one the nearest to what is left, and three are all of
+// a float32. Says whether all are finite, and not so great that the nearest is not; of one part it does not look.
 template <int PARTS>
 bool split(__m512 low, __m512 high, __m512i (&parts)[PARTS]) {
-    const auto widened = [](__m256i part) { return (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(part), 16); };
     constexpr int NOT_FINITE = 0x99;
     __mmask16 not_finite = 0;
 #pragma GCC unroll 3
     for (int part = 0; part < PARTS; ++part) {
-        parts[part] = (__m512i)_mm512_cvtne2ps_pbh(high, low);
+        parts[part] = pairs(low, high);
         if (part + 1 == PARTS) break;
-        low = _mm512_sub_ps(low, widened(_mm512_castsi512_si256(parts[part])));
-        high = _mm512_sub_ps(high, widened(_mm512_extracti64x4_epi64(parts[part], 1)));
-        if (part == 0) not_finite = _mm512_fpclass_ps_mask(low, NOT_FINITE) | _mm512_fpclass_ps_mask(high, NOT_FINITE);
+        low = _mm512_sub_ps(low, (__m512)_mm512_slli_epi32(parts[part], 16));
+        high = _mm512_sub_ps(high, (__m512)_mm512_and_si512(parts[part], _mm512_set1_epi32((int)0xffff0000)));
+        if (part == 0) not_finite = _mm512_fpclass_ps_mask(_mm512_add_ps(low, high), NOT_FINITE);
     }
     return !not_finite;
 }
 
 // Up to sixteen lines (rows, or outputs) of up to 32 inputs, as sums of bfloat16 and filled up with zeros: as a matrix of lines,
-// or turned, of pairs of inputs; a matrix for each part. Either lines or inputs stand side by side. Says what split says.
+// or turned, of pairs of inputs; a matrix for each part. Either lines or inputs stand side by side. Pairs are of neighbours, as in
+// packed weights; where numbers are split, of inputs sixteen apart, which is less work. Says what split says.
 template <int PARTS = 1>
 bool square(const float* x, int64_t line, int64_t step, int64_t lines, int64_t inputs, bool is_turned, char* to) {
     const bool by_lines = step == 1;
@@ -102,20 +107,22 @@ bool square(const float* x, int64_t line, int64_t step, int64_t lines, int64_t i
     for (int i = 0; i < 16; ++i) {
         if (by_lines) {
             const __mmask16 low = i < lines ? first(inputs) : 0, high = i < lines ? first(inputs - 16) : 0;
-            is_finite &= split<PARTS>(_mm512_maskz_loadu_ps(low, x + i * line), _mm512_maskz_loadu_ps(high, x + i * line + 16),
-                                      parts);
+            const __m512 one = _mm512_maskz_loadu_ps(low, x + i * line), other = _mm512_maskz_loadu_ps(high, x + i * line + 16);
+            if constexpr (PARTS == 1)
+                parts[0] = (__m512i)_mm512_cvtne2ps_pbh(other, one);
+            else
+                is_finite &= split(one, other, parts);
         } else {
-            const __mmask16 even = 2 * i < inputs ? first(lines) : 0, odd = 2 * i + 1 < inputs ? first(lines) : 0;
-            is_finite &= split<PARTS>(_mm512_maskz_loadu_ps(even, x + 2 * i * step),
-                                      _mm512_maskz_loadu_ps(odd, x + (2 * i + 1) * step), parts);
+            if (PARTS > 1) __builtin_prefetch(x + (i + 64) * step), __builtin_prefetch(x + (i + 80) * step);
+            const int64_t low = PARTS == 1 ? 2 * i : i, high = PARTS == 1 ? low + 1 : low + 16;
+            is_finite &= split(_mm512_maskz_loadu_ps(low < inputs ? first(lines) : 0, x + low * step),
+                               _mm512_maskz_loadu_ps(high < inputs ? first(lines) : 0, x + high * step), parts);
         }
-        for (int part = 0; part < PARTS; ++part) {
-            if (!by_lines) parts[part] = _mm512_permutexvar_epi16(PAIRS, parts[part]);
+        for (int part = 0; part < PARTS; ++part)
             if (by_lines == is_turned)
                 words[part][i] = parts[part];
             else
                 _mm512_storeu_si512(to + part * SQUARE + i * LINE, parts[part]);
-        }
     }
     for (int part = 0; by_lines == is_turned && part < PARTS; ++part) {
         turn(words[part]);
