@@ -244,6 +244,15 @@ def test_an_output_table_that_differs_from_the_embedding_is_kept_and_told(tmp_pa
     assert torch.equal(ours.embed.weight, theirs.transformer.wte.weight)
 
 
+def test_what_lies_turned_in_a_file_is_not_copied(tmp_path: Path) -> None:
+    theirs = theirs_of("gpt2")
+    theirs.save_pretrained(tmp_path)
+    block = read_folder(tmp_path)[1].blocks[0]
+    assert block.mlp.up_proj.weight.T.is_contiguous()
+    q_proj, k_proj = block.self_attn.q_proj.weight, block.self_attn.k_proj.weight
+    assert q_proj.untyped_storage().data_ptr() == k_proj.untyped_storage().data_ptr()
+
+
 def test_names_without_the_heads_module_are_read_too(tmp_path: Path) -> None:
     theirs = theirs_of("gpt2")
     theirs.save_pretrained(tmp_path)

@@ -26,6 +26,14 @@ def found(folder: Path, **settings: object) -> tuple[list[float], dict[str, Tens
     return losses(folder), {name: one.detach().clone() for name, one in trainer.model.named_parameters()}
 
 
+def test_weights_that_lie_turned_are_trained_row_by_row() -> None:
+    turned, model = torch.randn(5, 7), nn.Linear(5, 7)
+    model.weight.data = turned.T
+    blocks.quicken(model, "fp32")
+    assert model.weight.is_contiguous()
+    assert torch.equal(model.weight, turned.T)
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_forgetting_inside_blocks_trains_bit_for_bit_alike(precision: str, tmp_path: Path) -> None:
     (kept, weights), (again, others) = (

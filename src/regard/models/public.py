@@ -293,7 +293,7 @@ def from_public(layout: Layout, config: Any, theirs: dict[str, Tensor], where: s
             if part in ours and not torch.equal(ours[part], piece):
                 what = f"{name} differs between layers that are said to share it"
                 raise CheckpointError(what, where=where)
-            ours[part] = piece.contiguous()
+            ours[part] = piece
         if last.get(name.removeprefix(layout.prefix), last.get(name)) == at:
             del theirs[name]  # what was copied need not be held twice
     left = [name for name in names if name not in used and not name.endswith(layout.buffers)]
