@@ -1,4 +1,4 @@
-"""Products of many rows in float32, which a processor that multiplies matrices has as sums of bfloat16, beside float64."""
+"""Products of many rows in float32, as sums of bfloat16 where the processor multiplies matrices, beside float64."""
 
 import math
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from regard.kernels import native
+from regard.kernels import native, rounded
 from regard.models.bert import Bert, BertConfig
 from regard.models.scoring import TokenScorer
 from regard.tasks import vocabulary
@@ -122,9 +122,26 @@ def test_in_autocast_the_products_are_in_half_precision_and_sums_are_not() -> No
         assert error > 1e-6 * scale  # float32 products would be nearer
 
 
-@pytest.mark.skipif(
+multiplies = pytest.mark.skipif(
     (kernel := native.choose()) is None or not kernel.multiplies(), reason="no products of bfloat16 by our own kernels"
 )
+
+
+@multiplies
+def test_in_float32_our_own_kernels_are_as_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounded, "_SPLIT_WORK", 0)
+    monkeypatch.setattr(rounded, "_SPLIT_WIDTH", 0)
+    multiply, asked = rounded.Multiplier.__call__, []
+    monkeypatch.setattr(rounded.Multiplier, "__call__", lambda *a, **k: asked.append(1) or multiply(*a, **k))
+    model, hidden_ND, labels_N = Scorer(), torch.randn(N, D), torch.randint(0, V, (N,))
+    got = found(VocabularyLoss(), model, hidden_ND, labels_N, 0.1)
+    assert len(asked) == 3 * 5
+    want = found(at_once, deepcopy(model).double(), hidden_ND.double(), labels_N, 0.1)
+    for one, other in zip(got, want, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-6, atol=1e-6)
+
+
+@multiplies
 @pytest.mark.parametrize("bias", [True, False])
 def test_in_autocast_our_own_kernels_round_what_is_multiplied_and_nothing_else(bias: bool) -> None:
     model, hidden_ND, labels_N = Scorer(bias), torch.randn(N, D), torch.randint(0, V, (N,))

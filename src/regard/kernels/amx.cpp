@@ -236,9 +236,10 @@ struct Weights {
 };
 
 // Many rows are laid out by all threads, which then take blocks of panels × chunks of them until none is left, whose weights
-// find(first panel, the one behind the last) finds. Says whether all could be split; else y is of no use.
+// find(first panel, the one behind the last) finds. Says whether all could be split; if they must be, it ends where they cannot,
+// and y is of no use.
 template <int64_t KIND, typename Find>
-bool many(const Call& c, int threads, Team team, const Find& find) {
+bool many(const Call& c, int threads, Team team, const Find& find, bool must_fit = false) {
     constexpr int MOST = most_panels(KIND);
     thread_local Room room;
     thread_local std::vector<float> scales;
@@ -247,7 +248,7 @@ bool many(const Call& c, int threads, Team team, const Find& find) {
     const int64_t most = std::min(std::max<int64_t>(LAID_BYTES / bytes, 1) * SIDE, c.rows);
     char* to = room.bytes(Laid<KIND>::bytes(c.m, most));
     if ((int64_t)scales.size() < most) scales.resize(most);
-    for (int64_t row = 0; row < c.rows && fit; row += most) {
+    for (int64_t row = 0; row < c.rows && (fit || !must_fit); row += most) {
         const Laid<KIND> laid{c, row, std::min(most, c.rows - row), to, scales.data()};
         // As many panels as stay near, and enough pieces for every thread to have some.
         const int64_t near = std::min(NEAR_BYTES / std::max<int64_t>(squares_bytes(c.m), 1), panels / (2 * threads));
@@ -258,15 +259,13 @@ bool many(const Call& c, int threads, Team team, const Find& find) {
             if (!laid.lay_out(at)) fit = false;
         });
         take_all(chunks * blocks, threads, team, [&](int64_t at) {
-            if (!fit) return;
+            if (must_fit && !fit) return;
             const int64_t from = at / chunks * block, last = std::min(from + block, panels), chunk = at % chunks;
             const int64_t begin = share(sixteens, chunk, chunks) * SIDE;
             const int64_t end = std::min(share(sixteens, chunk + 1, chunks) * SIDE, laid.rows);
             const Weights weights = find(from, last);
-            if (weights.fit)
-                multiply<KIND>(laid, begin, end, weights.at, from, last);
-            else
-                fit = false;
+            if (!weights.fit) fit = false;
+            multiply<KIND>(laid, begin, end, weights.at, from, last);
         });
     }
     return fit;
@@ -285,9 +284,11 @@ Weights laid_panels(const Matrix& m, int64_t from, int64_t last, int64_t output,
 }
 
 // y = act(x Wᵀ + b), or added to what y holds, some inputs after the others; of these each block of weights is laid out by the
-// thread that takes it: panel(number, input) says where. Says whether all could be split.
+// thread that takes it: panel(number, input) says where. Says what `many` says.
 template <int64_t KIND, typename Panel>
-bool by_inputs(const Call& c, int64_t most, int64_t w_output, int64_t w_input, int threads, Team team, const Panel& panel) {
+bool by_inputs(const Call& c, int64_t w_output, int64_t w_input, int threads, Team team, const Panel& panel,
+               bool must_fit = false) {
+    constexpr int64_t most = KIND == FP32 ? SPLIT_SUMMED : SUMMED;
     const int64_t times = std::max<int64_t>((c.m.inputs + most - 1) / most, 1);
     int64_t begin = 0;
     for (int64_t time = 0, end; time < times; ++time, begin = end) {
@@ -295,11 +296,11 @@ bool by_inputs(const Call& c, int64_t most, int64_t w_output, int64_t w_input, i
         Matrix m{KIND, c.m.outputs, end - begin, time + 1 < times ? NONE : c.m.act};
         m.bias = begin ? nullptr : c.m.bias;
         const Call some{m, c.x + begin * c.step, c.rows, c.stride, c.y, c.y_row, c.step, c.adds || begin};
-        if (!many<KIND>(some, threads, team, [&](int64_t from, int64_t last) {
-                return laid_panels<weights_matrices(KIND)>(m, from, last, w_output, w_input,
-                                                           [&](int64_t one) { return panel(one, begin); });
-            }))
-            return false;
+        const auto find = [&](int64_t from, int64_t last) {
+            return laid_panels<weights_matrices(KIND)>(m, from, last, w_output, w_input,
+                                                       [&](int64_t one) { return panel(one, begin); });
+        };
+        if (!many<KIND>(some, threads, team, find, must_fit) && must_fit) return false;
     }
     return true;
 }
@@ -327,19 +328,23 @@ bool linear_split(const Matrix* m, const float* x, int64_t rows, int64_t stride,
     const auto panel = [&](int64_t number, int64_t input) {
         return (const float*)m->weights + (number * m->inputs + input) * PANEL;
     };
-    return by_inputs<FP32>({*m, x, rows, stride, y, m->outputs}, SPLIT_SUMMED, 1, PANEL, threads, team, panel);
+    return by_inputs<FP32>({*m, x, rows, stride, y, m->outputs}, 1, PANEL, threads, team, panel, true);
 }
 
 bool multiplies() { return true; }
 
 void multiply(const Product* p, int threads, Team team) {
     if (!p->rows || !p->outputs) return;
-    Matrix m{BF16, p->outputs, p->inputs};
+    Matrix m{p->parts == 1 ? BF16 : FP32, p->outputs, p->inputs};
     m.bias = p->bias;
-    by_inputs<BF16>({m, p->x, p->rows, p->x_row, p->y, p->y_row, p->x_input, p->adds != 0}, SUMMED, p->w_output, p->w_input,
-                    threads, team, [&](int64_t panel, int64_t input) {
-                        return p->w + panel * PANEL * p->w_output + input * p->w_input;
-                    });
+    const Call c{m, p->x, p->rows, p->x_row, p->y, p->y_row, p->x_input, p->adds != 0};
+    const auto panel = [&](int64_t number, int64_t input) {
+        return p->w + number * PANEL * p->w_output + input * p->w_input;
+    };
+    if (p->parts == 1)
+        by_inputs<BF16>(c, p->w_output, p->w_input, threads, team, panel);
+    else
+        by_inputs<FP32>(c, p->w_output, p->w_input, threads, team, panel);
 }
 
 }  // namespace regard

@@ -12,8 +12,9 @@ struct Matrix {
     const float* bias;    // or null
 };
 
-// y = x Wᵀ + b, or y += x Wᵀ + b, of float32: x and W are rounded to bfloat16, sums are float32. Of x rows or inputs stand side
-// by side, of W outputs or inputs.
+// y = x Wᵀ + b, or y += x Wᵀ + b, of float32, with float32 sums. x and W are rounded to bfloat16, or taken as sums of three
+// such numbers, which loses nothing; but then what is not finite, or nearly beyond float32, gives NaN. Of x rows or inputs stand
+// side by side, of W outputs or inputs.
 struct Product {
     int64_t rows, outputs, inputs;
     const float *x, *w;
@@ -21,6 +22,7 @@ struct Product {
     float* y;
     int64_t x_row, x_input, w_output, w_input, y_row;  // numbers from one to the next
     int64_t adds;
+    int64_t parts;  // 1 or 3
 };
 
 // Attention of the same number of queries into each slot.

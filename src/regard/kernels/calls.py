@@ -15,12 +15,15 @@ class Matrix(ctypes.Structure):
 
 
 class Product(ctypes.Structure):
-    """A product of float32 that are rounded to bfloat16, as the kernels see it; strides are in numbers."""
+    """A product of float32 that become one bfloat16 each, or sums of three, as the kernels see it.
+
+    Strides are in numbers.
+    """
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("rows", "outputs", "inputs")),
         *((name, ctypes.c_void_p) for name in ("x", "w", "bias", "y")),
-        *((name, ctypes.c_int64) for name in ("x_row", "x_input", "w_output", "w_input", "y_row", "adds")),
+        *((name, ctypes.c_int64) for name in ("x_row", "x_input", "w_output", "w_input", "y_row", "adds", "parts")),
     )
 
 

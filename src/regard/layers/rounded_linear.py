@@ -1,4 +1,4 @@
-"""Linear layers for training in bfloat16 on a CPU."""
+"""Linear layers for training on a CPU that multiplies matrices of bfloat16."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from regard.kernels import rounded
 
 
 class RoundedLinear(nn.Linear):
-    """y = x Wᵀ + b; under autocast to bfloat16 on a CPU with rounded x and W, and float32 y, where our kernels serve.
+    """y = x Wᵀ + b in float32; under autocast to bfloat16 on a CPU x and W are rounded, where our kernels serve.
 
     See :func:`regard.kernels.rounded.linear`. Compiled, it is PyTorch's layer.
     """

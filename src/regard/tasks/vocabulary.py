@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from regard.kernels.native import Kernel
-from regard.kernels.rounded import multiply, serving
+from regard.kernels.rounded import Multiplier, serving
 from regard.models.scoring import TokenScorer
 from regard.tasks.task import Loss, Task, cross_entropy
 
@@ -67,7 +66,7 @@ class _Lots:
     dtype: torch.dtype
     compare: Compare
     size: int  # of a lot, in rows
-    kernel: Kernel | None = None  # multiplies, rounding to bfloat16, where ``dtype`` is float32
+    multiply: Multiplier | None = None  # where ``dtype`` is float32
 
     def run(
         self, hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, labels_N: Tensor, wants: Sequence[bool]
@@ -109,8 +108,8 @@ class _Lots:
 
     def _score(self, rows_CD: Tensor, table_VD: Tensor, added_V: Tensor | None, to_CV: Tensor) -> None:
         """Score rows in a place that is there."""
-        if self.kernel is not None:
-            multiply(self.kernel, rows_CD, table_VD, added_V, out=to_CV)
+        if self.multiply is not None:
+            self.multiply(rows_CD, table_VD, added_V, out=to_CV)
         elif added_V is None:
             torch.mm(rows_CD, table_VD.T, out=to_CV)
         else:
@@ -118,15 +117,15 @@ class _Lots:
 
     def _product(self, grad_CV: Tensor, table_VD: Tensor, to_CD: Tensor) -> None:
         """Give the rows' gradient, in a place that is there."""
-        if self.kernel is not None:
-            multiply(self.kernel, grad_CV, table_VD.T, out=to_CD)
+        if self.multiply is not None:
+            self.multiply(grad_CV, table_VD.T, out=to_CD)
         else:
             torch.mm(grad_CV, table_VD, out=to_CD)
 
     def _plus_product(self, total_VD: Tensor | None, grad_CV: Tensor, rows_CD: Tensor, dtype: torch.dtype) -> Tensor:
         """Add gradᵀ · rows, in place, in the parameter's own precision."""
-        if self.kernel is not None:
-            return multiply(self.kernel, grad_CV.T, rows_CD.T, out=total_VD, adds=total_VD is not None)
+        if self.multiply is not None:
+            return self.multiply(grad_CV.T, rows_CD.T, out=total_VD, adds=total_VD is not None)
         if total_VD is None:
             return (grad_CV.T @ rows_CD).to(dtype)
         if total_VD.dtype == grad_CV.dtype:
@@ -201,11 +200,11 @@ class VocabularyLoss:
         if len(labels_N) <= size:
             return self.whole(model.head(hidden_ND), labels_N, smoothing)
         read_ND = model.before_output(hidden_ND)
-        kernel = serving(read_ND, last.weight) if last.bias is None else serving(read_ND, last.weight, last.bias)
-        is_narrow = kernel is None and torch.is_autocast_enabled(device)
+        multiply = serving(read_ND, last.weight, last.bias)
+        is_narrow = multiply is None and torch.is_autocast_enabled(device)
         dtype = torch.get_autocast_dtype(device) if is_narrow else last.weight.dtype
         with torch.autocast(device, enabled=False):
-            lots = _Lots(smoothing, dtype, self.compare, size, kernel)
+            lots = _Lots(smoothing, dtype, self.compare, size, multiply)
             loss, report = _Fused.apply(read_ND, last.weight, last.bias, labels_N, lots, differentiates)
         return Loss(loss, report)
 

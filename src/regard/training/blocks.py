@@ -18,24 +18,23 @@ from regard.layers.relative import RelativeBlock
 from regard.layers.rounded_linear import RoundedLinear
 
 
-def quicken(model: nn.Module, precision: str) -> None:
+def quicken(model: nn.Module) -> None:
     """Let every dropout draw its bits by :class:`regard.layers.dropout.Dropout`, and on a CPU our own kernels attend.
 
-    Weights come to lie row by row. Where a processor multiplies matrices of bfloat16, and that is the precision, our
-    kernels multiply for linear layers too: see :class:`regard.layers.rounded_linear.RoundedLinear`.
+    Weights come to lie row by row. Where a processor multiplies matrices of bfloat16, our kernels multiply for linear
+    layers too: see :class:`regard.layers.rounded_linear.RoundedLinear`.
 
     Args:
         model: The model, where it is trained.
-        precision: ``fp32`` or ``bf16``.
     """
     for parameter in model.parameters():  # of a public folder some may lie turned, as its file has them
         parameter.data = parameter.data.contiguous()
     kernel = use_own_kernels() if can_use_own_kernels(model) else None
-    is_rounded = precision == "bf16" and kernel is not None and kernel.multiplies()
+    multiplies = kernel is not None and kernel.multiplies()
     for module in model.modules():
         if type(module) is nn.Dropout:
             module.__class__ = Dropout
-        elif type(module) is nn.Linear and is_rounded:
+        elif type(module) is nn.Linear and multiplies:
             module.__class__ = RoundedLinear
 
 
