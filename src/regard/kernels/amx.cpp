@@ -26,9 +26,9 @@ constexpr int64_t FEW_ROWS = 32;              // up to here a thread prepares al
 constexpr int64_t NEAR_BYTES = 1 << 20;       // of panels that rows go through one after the other: half the second cache
 constexpr int64_t LAID_BYTES = 1 << 25;       // of rows that are laid out at once, or one chunk's
 constexpr int64_t SUMMED = 4096;              // inputs of rounded weights that are summed at once
-constexpr int64_t SPLIT_ROWS = 96;            // of float32: of fewer it takes too long to split the weights
-constexpr int64_t SPLIT_CHUNK = 12;           // times sixteen rows at least for which a thread splits a block of them
 constexpr int64_t SPLIT_SUMMED = 768;         // and of those that are split: rows of them take six bytes an input
+constexpr int64_t SPLIT_ROWS = 96;            // of fewer rows it takes too long to split the weights
+constexpr int64_t SPLIT_CHUNK = 12;           // times sixteen rows, at least, for which a thread splits a block of weights
 constexpr int64_t NARROW_ROWS = 4;            // of int8 are multiplied by vectors
 constexpr int64_t NARROW_AHEAD_BYTES = 1024;  // whose weights are asked for so far ahead
 constexpr int64_t AHEAD_BYTES = 2048;         // weights of few rows are asked for so far ahead
@@ -288,8 +288,8 @@ Weights laid_panels(const Matrix& m, int64_t from, int64_t last, int64_t output,
 template <int64_t KIND, typename Panel>
 bool by_inputs(const Call& c, int64_t w_output, int64_t w_input, int threads, Team team, const Panel& panel,
                bool must_fit = false) {
-    constexpr int64_t most = KIND == FP32 ? SPLIT_SUMMED : SUMMED;
-    const int64_t times = std::max<int64_t>((c.m.inputs + most - 1) / most, 1);
+    constexpr int64_t MOST = KIND == FP32 ? SPLIT_SUMMED : SUMMED;
+    const int64_t times = std::max<int64_t>((c.m.inputs + MOST - 1) / MOST, 1);
     int64_t begin = 0;
     for (int64_t time = 0, end; time < times; ++time, begin = end) {
         end = std::min(share((c.m.inputs + 2 * SIDE - 1) / (2 * SIDE), time + 1, times) * 2 * SIDE, c.m.inputs);
