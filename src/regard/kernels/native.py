@@ -40,7 +40,7 @@ SOURCES = tuple(
     for name in ("products", "packing", "amx", "slots", "sequences", "recurrences", "blocks", "exports")
 )
 _HEADERS = tuple(FOLDER / name for name in ("calls.h", "matrices.h", "products.h", "threads.h", "vectors.h"))
-HUGE_BYTES = 1 << 21  # of a huge page; weights that lie in such are read a tenth faster
+_HUGE_BYTES = 1 << 21  # of a huge page
 
 _OPTIONS = (
     *("-std=c++17", "-O3", "-pthread", "-shared", "-fPIC"),
@@ -202,6 +202,26 @@ def are_plain(*tensors: Tensor) -> bool:
     is_watched = torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None
     is_traced = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
     return not (is_watched or is_traced or forward_ad._current_level >= 0 or any(x.is_neg() for x in tensors))
+
+
+def room(size: int, kernel: Kernel) -> Tensor:
+    """Make room for numbers that the kernels will write.
+
+    Many lie in huge pages, if the system has them: those are there in a third of the time, and read a tenth faster.
+
+    Args:
+        size: Bytes.
+        kernel: Asks for the pages.
+
+    Returns:
+        Bytes; zeros where they are few.
+    """
+    if size < 2 * _HUGE_BYTES:
+        return torch.zeros(size, dtype=torch.uint8, device="cpu")
+    memory = torch.empty(size + _HUGE_BYTES, dtype=torch.uint8, device="cpu")
+    begin = -memory.data_ptr() % _HUGE_BYTES
+    kernel.huge(memory.data_ptr() + begin, size)
+    return memory[begin : begin + size]
 
 
 class _Threads(threading.local):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -104,7 +105,8 @@ def weigh(q_THK: Tensor, k_SGK: Tensor, keys: int, band: tuple[int, int], scale:
         back=min(band[0], most), ahead=min(band[1], most), scale=q_THK.shape[2] ** -0.5 if scale is None else scale
     )
     given = _describe(how, (q_THK, k_SGK, k_SGK[..., :0]), None, None, places)
-    weights_HTS = q_THK.new_empty(q_THK.shape[1], q_THK.shape[0], keys)
+    shape = (q_THK.shape[1], q_THK.shape[0], keys)
+    weights_HTS = native.room(4 * math.prod(shape), kernel).view(torch.float32).view(shape)
     kernel.weights(ctypes.addressof(given), weights_HTS.data_ptr(), keys, native.threads(), native.team())
     return weights_HTS
 

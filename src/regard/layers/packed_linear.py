@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from regard.errors import UsageError
 from regard.kernels import native
 from regard.kernels.calls import Matrix
-from regard.kernels.native import HUGE_BYTES, Kernel, choose
+from regard.kernels.native import Kernel, choose
 
 Precision = Literal["fp32", "bf16", "int8"]
 
@@ -83,7 +83,7 @@ class PackedLinear(nn.Module):
         else:
             panels = -(-self.out_features // PANEL)
             bytes_of_panel = kernel.bytes_of_panel(_KINDS[precision], self.in_features)
-            self.weights = _room(panels * bytes_of_panel, kernel).view(panels, -1)
+            self.weights = native.room(panels * bytes_of_panel, kernel).view(panels, -1)
             self._bind()
             kernel.pack(self._at, weight_OI.data_ptr(), *weight_OI.stride(), native.threads(), native.team())
         self.error = 0.0 if precision == "fp32" else self._measured(weight_OI)
@@ -256,13 +256,3 @@ def levels(inputs: int) -> int:
         (22017, 5504)
     """
     return min(32767, (2**31 - 1) // (127 * max(inputs, 1)))
-
-
-def _room(size: int, kernel: Kernel) -> Tensor:
-    """Make room for so many bytes of weights; in huge pages, where there are many."""
-    if size < 2 * HUGE_BYTES:
-        return torch.zeros(size, dtype=torch.uint8)
-    memory = torch.empty(size + HUGE_BYTES, dtype=torch.uint8)
-    begin = -memory.data_ptr() % HUGE_BYTES
-    kernel.huge(memory.data_ptr() + begin, size)
-    return memory[begin : begin + size]
