@@ -134,7 +134,7 @@ def row(
 
     def mine(precision: str) -> Round:
         model = ours(vocabulary, sizes)
-        loss = training.loss_of(model, setting, compiles)
+        loss = training.loss_of(model, setting, precision, compiles)
         turns = cycle([flat(pairs, setting.device) for pairs in batches])
 
         def of_batch() -> Tensor:

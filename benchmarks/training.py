@@ -30,12 +30,15 @@ def compiled(setting: Setting) -> Callable[..., Any]:
     return partial(torch.compile, backend="eager") if setting.is_tiny else torch.compile
 
 
-def loss_of(model: nn.Module, setting: Setting, compiles: bool = False) -> Callable[[Tensor, Tensor], Tensor]:
+def loss_of(
+    model: nn.Module, setting: Setting, precision: str = "fp32", compiles: bool = False
+) -> Callable[[Tensor, Tensor], Tensor]:
     """Bring a model of ours to training as a run does, and give its loss: the mean over tokens.
 
     Args:
         model: With a vocabulary; moved to the device, in place.
         setting: Of the run.
+        precision: ``fp32`` or ``bf16``.
         compiles: As ``training.compile`` does: block by block, for any number of tokens.
 
     Returns:
@@ -44,7 +47,7 @@ def loss_of(model: nn.Module, setting: Setting, compiles: bool = False) -> Calla
     from regard.tasks.vocabulary import VocabularyLoss
 
     model.to(setting.device).train()
-    quicken(model)
+    quicken(model, precision)
     criterion = VocabularyLoss()
     if compiles:
         compile_blocks(model, setting)
@@ -94,7 +97,7 @@ def gpt2(
 
     def mine(precision: str, compile_: bool) -> Round:
         model = family("gpt").build(settings)
-        loss = loss_of(model, setting, compile_)
+        loss = loss_of(model, setting, precision, compile_)
         segments = Segments.uniform(batch, length, setting.device)
         tokens_N = ids_BT.flatten()
         return step(model, lambda: loss(model(tokens_N, segments), tokens_N), setting, precision)

@@ -31,7 +31,7 @@ torch.set_num_threads(2)
 torch.manual_seed(0)
 sizes = {"embed_dim": 64, "mlp_dim": 256, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 2}
 model = Transformer(TransformerConfig(64, 64, **sizes))
-quicken(model)
+quicken(model, "fp32")
 words, segments = torch.randint(64, (256,)), Segments.uniform(32, 8, "cpu")
 def step():
     model(words, segments, words, segments).square().mean().backward()

@@ -92,15 +92,30 @@ def load(path: str | Path, device: str = "cpu", precision: Precision | None = No
     Raises:
         UsageError: The path is a URL, or a model's name on a hub: nothing is ever fetched.
     """
-    loaded = _load(path, device)
-    if precision is not None:
-        from regard.layers.packed import ready
+    from regard.layers.packed import ready
+    from regard.models.weights import lay_by_rows
 
+    loaded = load_for_use(path, device)
+    if precision is None:
+        lay_by_rows(loaded.model)
+    else:
         ready(loaded.model, precision)
     return loaded
 
 
-def _load(path: str | Path, device: str) -> Loaded:
+def load_for_use(path: str | Path, device: str = "cpu") -> Loaded:
+    """Load a model that will be packed, or at least not be trained: its weights lie as they do in the file.
+
+    Args:
+        path: As :func:`load` takes it.
+        device: Where it is to run.
+
+    Returns:
+        The model.
+
+    Raises:
+        UsageError: As of :func:`load`.
+    """
     from regard.tasks import plain
     from regard.tasks.public_pairs import translates
     from regard.training import hardware

@@ -345,11 +345,11 @@ def test_training_on_a_cpu_has_the_kernels_run_recurrences(monkeypatch: pytest.M
     assert can_use_own_kernels(model)
     assert not can_use_own_kernels(nn.GRU(2, 2))
     monkeypatch.setenv("REGARD_KERNEL", "torch")
-    quicken(model)
+    quicken(model, "fp32")
     assert cells.own is None
     assert use_own_kernels() is None
     monkeypatch.setenv("REGARD_KERNEL", "native")
-    quicken(model)
+    quicken(model, "fp32")
     assert cells.own is recurrences.unroll
 
 

@@ -108,6 +108,14 @@ def test_what_cannot_be_split_shows_and_stays_in_its_row(value: float) -> None:
     assert torch.equal(torch.cat([found[:7], found[8:]]), torch.cat([wanted[:7], wanted[8:]]))
 
 
+def test_long_sums_do_not_round_more_than_short_ones() -> None:
+    """As gradients of weights are, over all rows of a batch."""
+    for inputs in (768, 32768):
+        x_NI, weight_OI = torch.rand(100, inputs), torch.rand(100, inputs)
+        error_NO = multiply(x_NI, weight_OI, parts=3) / exact(x_NI, weight_OI, parts=3) - 1
+        assert error_NO.square().mean().sqrt() < 3e-7
+
+
 @pytest.fixture(params=[1, 3])
 def parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Generator[int]:
     """What layers have their numbers made of: rounded under autocast, or split, as if it always paid."""
@@ -174,7 +182,7 @@ def test_where_it_serves() -> None:
     wide_NI, wide_OI = torch.randn(1024, 512), torch.randn(512, 512)
     assert rounded.linear(wide_NI, wide_OI, None) is not None
     assert rounded.linear(wide_NI[1:], wide_OI, None) is None, "too little to do"
-    assert rounded.linear(wide_NI.repeat(8, 1)[:, :255], wide_OI[:, :255], None) is None, "too narrow"
+    assert rounded.linear(wide_NI.repeat(8, 1)[:, :383], wide_OI[:, :383], None) is None, "too narrow"
     with torch.autocast("cpu", torch.float16):
         assert rounded.linear(wide_NI, wide_OI, None) is None
     with autocast():
@@ -230,13 +238,21 @@ def test_gradients_that_are_no_plain_memory_are_pytorchs() -> None:
 def test_training_has_them_multiply(parts: int) -> None:
     model = nn.ModuleList([MultiHeadAttention(8, 2), nn.Linear(8, 8)])
     plain = deepcopy(model)
-    quicken(model)
+    quicken(model, "bf16" if parts == 1 else "fp32")
     assert all(type(one) is RoundedLinear for one in model.modules() if isinstance(one, nn.Linear))
     x_ND = torch.randn(2, 5, 8)
     found = model[0](x_ND)
     assert sum("_Linear" in name for name in names_of(found.grad_fn)) == 4
     with torch.autocast("cpu", enabled=False):
         torch.testing.assert_close(found, plain[0](x_ND), rtol=0, atol=0.05 if parts == 1 else 1e-6)
+
+
+def test_in_float32_narrow_layers_stay_as_they_are() -> None:
+    """Their queries, keys and values then are one product."""
+    model = nn.ModuleList([MultiHeadAttention(8, 2), nn.Linear(384, 400), nn.Linear(383, 400)])
+    quicken(model, "fp32")
+    assert model[0]._joined() is not None
+    assert [type(one) for one in model[1:]] == [RoundedLinear, nn.Linear]
 
 
 def names_of(node: torch.autograd.graph.Node) -> list[str]:

@@ -594,12 +594,12 @@ def test_gradients_are_of_those_who_ask() -> None:
 
 def test_training_on_a_cpu_has_the_kernels_attend(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dense, "own", None)
-    quicken(nn.Sequential(nn.Linear(2, 2)))
+    quicken(nn.Sequential(nn.Linear(2, 2)), "fp32")
     with torch.device("meta"):
-        quicken(MultiHeadAttention(8, 2))
+        quicken(MultiHeadAttention(8, 2), "fp32")
     assert dense.own is None
     assert not can_use_own_kernels(nn.Linear(2, 2))
-    quicken(MultiHeadAttention(8, 2))
+    quicken(MultiHeadAttention(8, 2), "fp32")
     assert dense.own is sequences.attend
     monkeypatch.setattr(dense, "own", None)
     monkeypatch.setenv("REGARD_KERNEL", "torch")

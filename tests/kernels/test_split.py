@@ -28,7 +28,7 @@ def drawn(outputs: int, inputs: int, rows: int = ROWS) -> tuple[Tensor, Tensor, 
 
 
 @pytest.mark.parametrize(
-    ("outputs", "inputs"), [(48, 8), (31, 32), (16, 33), (1, 65), (200, 90), (768, 768), (50, 769), (65, 2000)]
+    ("outputs", "inputs"), [(48, 8), (31, 32), (32, 33), (1, 65), (200, 90), (768, 768), (50, 769), (65, 2000)]
 )
 @pytest.mark.parametrize("rows", [ROWS, 193, 16 * 13])
 def test_errors_are_float32s(outputs: int, inputs: int, rows: int):
@@ -66,6 +66,17 @@ def test_what_cannot_be_split_is_computed_all_the_same(where: str, bad: float):
     wanted_NO = (x_NI.double() @ weight_OI.T.double() + bias_O.double()).float()
     wanted_NO[12, 7] = math.nan if where != "rows" and not math.isfinite(bad) else wanted_NO[12, 7]
     torch.testing.assert_close(packed(weight_OI, bias_O)(x_NI), wanted_NO, rtol=1e-5, atol=1e-4, equal_nan=True)
+
+
+def test_sums_that_overflow_do_so_as_in_float32():
+    """Parts of it may be infinite with the other sign."""
+    weight_OI, x_NI = torch.full((40, 32), 1e25 * (1 - 2.0**-9.3)), torch.full((ROWS, 32), 1e25 * (1 + 2.0**-9.7))
+    x_NI[1] *= -1
+    x_NI[2] *= 1e-20
+    y_NO = packed(weight_OI, torch.ones(40))(x_NI)
+    assert (y_NO[0] == math.inf).all()
+    assert (y_NO[1] == -math.inf).all()
+    assert y_NO[2].isfinite().all()
 
 
 def test_small_numbers_keep_their_digits_and_the_smallest_count_as_zero():

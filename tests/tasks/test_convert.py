@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
 from public_encoder import write_encoder
 from public_translator import write_translator
 
 import regard
+from regard.api import load_for_use
 from regard.attention import silence, switch_off
 from regard.data import Pair
 from regard.data.tokenizer import Kind
@@ -207,6 +209,18 @@ def test_gguf_becomes_either(tmp_path: Path) -> None:
         generator = regard.load(tmp_path / form)
         assert generator.end_ids == (0,)
         assert generator.generate(["abcab"])[0].text == regard.load(path).generate(["abcab"])[0].text
+
+
+def test_weights_that_lie_turned_in_a_file_do_so_for_use_alone(tmp_path: Path) -> None:
+    write_folder(tmp_path, "gpt", GPT(GPTConfig(300, embed_dim=32, num_layers=1, num_heads=2, max_len=16)))
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({f"w{n}": n for n in range(300)}, "w0"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    words.save(str(tmp_path / "tokenizer.json"))
+    usual, for_use = regard.load(tmp_path), load_for_use(tmp_path)
+    assert torch.nn.utils.parameters_to_vector(usual.model.parameters()).isfinite().all()
+    assert not all(parameter.is_contiguous() for parameter in for_use.model.parameters())
+    for name, parameter in usual.model.named_parameters():
+        assert torch.equal(parameter, for_use.model.get_parameter(name))
 
 
 def test_other_weights_of_a_gguf_file_are_written_in_our_form(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def found(folder: Path, **settings: object) -> tuple[list[float], dict[str, Tens
 def test_weights_that_lie_turned_are_trained_row_by_row() -> None:
     turned, model = torch.randn(5, 7), nn.Linear(5, 7)
     model.weight.data = turned.T
-    blocks.quicken(model)
+    blocks.quicken(model, "fp32")
     assert model.weight.is_contiguous()
     assert torch.equal(model.weight, turned.T)
 

@@ -62,5 +62,5 @@ def test_its_edges_are_torchs() -> None:
 
 def test_training_quickens_every_dropout_of_a_model() -> None:
     model = nn.Sequential(nn.Dropout(0.1), nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.2)))
-    quicken(model)
+    quicken(model, "fp32")
     assert [(type(one), one.p) for one in (model[0], model[1][1])] == [(Dropout, 0.1), (Dropout, 0.2)]

@@ -38,11 +38,11 @@ def classify(
 
     Example: regard classify runs/mood < texts.txt
     """
-    import regard
+    from regard import api
     from regard.tasks.images.classifier import ImageClassifier
     from regard.tasks.labeller import Label, Labeller
 
-    labeller = regard.load(check_model_path(model), device)
+    labeller = api.load_for_use(check_model_path(model), device)
     if not isinstance(labeller, Labeller | ImageClassifier):
         verbs = " or ".join(f"regard {verb}" for verb in labeller.verbs)
         raise UsageError(f"a model for the task {labeller.task!r}", where=model, mend=f"use it with {verbs}")

@@ -49,7 +49,7 @@ def evaluate(
     On pairs BLEU, chrF, exact match and token error rate; a language model on texts: bits per byte and perplexity;
     a model that fills in masks: accuracy and perplexity at hidden tokens; on labelled images accuracy, F1, Matthews.
     """
-    import regard
+    from regard import api
     from regard.data import read_pairs
     from regard.data.documents import read_documents
     from regard.data.images import read_images
@@ -60,7 +60,7 @@ def evaluate(
     from regard.tasks.images.classifier import ImageClassifier
     from regard.tasks.translator import Translator
 
-    loaded = regard.load(check_model_path(model), device)
+    loaded = api.load_for_use(check_model_path(model), device)
     make_ready(loaded, precision)
     how = ""
     if isinstance(loaded, Generator):

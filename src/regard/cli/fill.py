@@ -31,10 +31,10 @@ def fill(
     for name, value in {"top-k": top_k, "batch": batch}.items():
         if value < 1:
             raise UsageError(f"--{name} is {value}", mend="give at least 1")
-    import regard
+    from regard import api
     from regard.tasks.filler import Filler
 
-    loaded = regard.load(check_model_path(model), device)
+    loaded = api.load_for_use(check_model_path(model), device)
     if not isinstance(loaded, Filler):
         raise UsageError("this model fills in no masks", where=model, mend="give a masked language model")
     make_ready(loaded, precision)

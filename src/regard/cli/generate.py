@@ -82,11 +82,11 @@ def generate(
         raise UsageError(f"--batch is {batch}", mend="give at least 1")
     if stream and (json or batch > 1 or (beam or 1) > 1):
         raise UsageError("--stream with --json, a batch or beams", mend="leave one out")
-    import regard
+    from regard import api
     from regard.tasks.generator import Generation, Generator
     from regard.tasks.images.generator import ImageGenerator
 
-    loaded = regard.load(check_model_path(model), device)
+    loaded = api.load_for_use(check_model_path(model), device)
     if isinstance(loaded, ImageGenerator):
         if given := [f"--{name}" for name, value in texts.items() if value is not None]:
             raise UsageError(f"{' and '.join(given)} for a model of images", where=model, mend="leave it out")
@@ -124,7 +124,7 @@ def generate(
     if draft is not None:
         if not options.speculate:
             raise UsageError("--draft without --speculate", mend="add --speculate N, or leave it out")
-        small = regard.load(check_model_path(draft), device)
+        small = api.load_for_use(check_model_path(draft), device)
         if not isinstance(small, Generator):
             raise UsageError("this draft does not go on from texts", where=draft, mend="give a causal language model")
         proposing = small

@@ -34,13 +34,13 @@ def score(
     precision: Precision = "fp32",
 ) -> None:
     """Print the natural-log probability of each target given its source, or of each text; ends included."""
-    import regard
+    from regard import api
     from regard.data import read_pairs
     from regard.data.documents import read_documents
     from regard.tasks.generator import Generator
     from regard.tasks.translator import Translator
 
-    loaded = regard.load(check_model_path(model), device)
+    loaded = api.load_for_use(check_model_path(model), device)
     make_ready(loaded, precision)
     if isinstance(loaded, Generator):
         scores = loaded.score(list(read_documents(data)))

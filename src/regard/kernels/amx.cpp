@@ -27,7 +27,8 @@ constexpr int64_t NEAR_BYTES = 1 << 20;       // of panels that rows go through 
 constexpr int64_t LAID_BYTES = 1 << 25;       // of rows that are laid out at once, or one chunk's
 constexpr int64_t SUMMED = 4096;              // inputs of rounded weights that are summed at once
 constexpr int64_t SPLIT_SUMMED = 768;         // and of those that are split: rows of them take six bytes an input
-constexpr int64_t SPLIT_ROWS = 96;            // of fewer rows it takes too long to split the weights
+constexpr int64_t SPLIT_ROWS = 96;            // of fewer rows it takes too long to split the weights,
+constexpr int64_t SPLIT_OUTPUTS = 32;         // and of fewer outputs to split the rows
 constexpr int64_t SPLIT_CHUNK = 12;           // times sixteen rows, at least, for which a thread splits a block of weights
 constexpr int64_t NARROW_ROWS = 4;            // of int8 are multiplied by vectors
 constexpr int64_t NARROW_AHEAD_BYTES = 1024;  // whose weights are asked for so far ahead
@@ -95,14 +96,15 @@ void one(const Laid<KIND>& laid, int64_t first, int64_t rows, const char* weight
     const int64_t bytes = squares_bytes(c.m), row = laid.row + first;
     for (int64_t r = 0; r < rows; ++r)  // where sums go is asked for before they are computed
         for (int p = 0; p < P; ++p) __builtin_prefetch(c.y + (row + r) * c.y_row + (panel + p) * PANEL, 1);
-    if (KIND != INT8 && (panel + P) * PANEL <= c.m.outputs && !(c.adds && c.m.bias)) {
+    if (KIND != INT8 && (panel + P) * PANEL <= c.m.outputs && !(c.adds && (c.m.bias || KIND == FP32))) {
         float* y = c.y + row * c.y_row + panel * PANEL;
         const float* from = c.adds ? y : c.m.bias ? c.m.bias + panel * PANEL : ZEROS;
         const int64_t bytes_of_row = c.y_row * (int64_t)sizeof(float);
         return squares<KIND, P>(laid.at(first / SIDE), weights, bytes, squares_of(c.m), ahead,
                                 {from, c.adds ? bytes_of_row : 0, y, bytes_of_row});
     }
-    // The last panel, or int8. Other sums begin at the bias here too: a panel's bits do not hang on those beside it.
+    // The last panel, int8, or what is added to in float32: there sums begin at 0, for the longer they grow the more they round.
+    // Others begin at the bias here too: a panel's bits do not hang on those beside it.
     alignas(LINE) float begin[P * PANEL] = {};
     if (KIND != INT8 && c.m.bias)
         std::copy_n(c.m.bias + panel * PANEL, std::min<int64_t>(P * PANEL, c.m.outputs - panel * PANEL), begin);
@@ -117,12 +119,24 @@ void one(const Laid<KIND>& laid, int64_t first, int64_t rows, const char* weight
     }
 }
 
-// Some rows × some panels, whose weights are given: they come from memory for the first rows, unless they were laid out, and stay
-// near for all others.
+// Whether all of some rows and panels of y is finite.
+bool are_finite(const Call& c, int64_t row, int64_t rows, int64_t from, int64_t last) {
+    const int64_t first_output = from * PANEL, count = std::min(last * PANEL, c.m.outputs) - first_output;
+    __mmask16 not_finite = 0;
+    for (int64_t r = row; r < row + rows; ++r)
+        for (int64_t j = 0; j < count; j += PANEL)
+            not_finite |= _mm512_fpclass_ps_mask(
+                _mm512_maskz_loadu_ps(first(count - j), c.y + r * c.y_row + first_output + j), NOT_FINITE);
+    return !not_finite;
+}
+
+// Some rows × some panels, whose weights are given: they come from memory for the first rows, but for float32's, which were just
+// split, and stay near for all others. Says, if asked, whether all sums are finite.
 template <int64_t KIND>
-void multiply(const Laid<KIND>& laid, int64_t begin, int64_t end, const char* weights, int64_t from, int64_t last) {
+bool multiply(const Laid<KIND>& laid, int64_t begin, int64_t end, const char* weights, int64_t from, int64_t last, bool asks) {
     constexpr int MOST = most_panels(KIND);
     const int64_t bytes = squares_bytes(laid.c.m);
+    bool is_finite = true;
     TileConfig tiles;
     for (int64_t row = begin; row < end; row += SIDE) {
         const int64_t rows = std::min(SIDE, end - row), ahead = row == begin && KIND != FP32 ? AHEAD_BYTES : 0;
@@ -134,8 +148,10 @@ void multiply(const Laid<KIND>& laid, int64_t begin, int64_t end, const char* we
             one<KIND, 2>(laid, row, rows, at, panel, ahead);
         else if (panel < last)
             one<KIND, 1>(laid, row, rows, at, panel, ahead);
+        if (asks) is_finite &= are_finite(laid.c, laid.row + row, rows, from, last);
         finish(laid.c, laid.row + row, rows, from, last);
     }
+    return is_finite;
 }
 
 // R rows of int8 × P panels by vectors: of so few rows it is quicker to get at the weights, and the sums are the same. A
@@ -225,7 +241,7 @@ void few(const Call& c, int threads, Team team) {
         for (int64_t at = 0; at * SIDE < c.rows; ++at) laid.lay_out(at);
         for (int64_t begin; (begin = next.fetch_add(block, std::memory_order_relaxed)) < panels;)
             multiply<KIND>(laid, 0, c.rows, (const char*)c.m.weights + begin * panel_bytes(c.m), begin,
-                           std::min(begin + block, panels));
+                           std::min(begin + block, panels), false);
     }, team, threads);
 }
 
@@ -236,8 +252,8 @@ struct Weights {
 };
 
 // Many rows are laid out by all threads, which then take blocks of panels × chunks of them until none is left, whose weights
-// find(first panel, the one behind the last) finds. Says whether all could be split; if they must be, it ends where they cannot,
-// and y is of no use.
+// find(first panel, the one behind the last) finds. Says whether all could be split, and, if it must be so, whether all sums are
+// finite (where parts overflow, the whole may not); then it ends where they are not, and y is of no use.
 template <int64_t KIND, typename Find>
 bool many(const Call& c, int threads, Team team, const Find& find, bool must_fit = false) {
     constexpr int MOST = most_panels(KIND);
@@ -264,8 +280,7 @@ bool many(const Call& c, int threads, Team team, const Find& find, bool must_fit
             const int64_t begin = share(sixteens, chunk, chunks) * SIDE;
             const int64_t end = std::min(share(sixteens, chunk + 1, chunks) * SIDE, laid.rows);
             const Weights weights = find(from, last);
-            if (!weights.fit) fit = false;
-            multiply<KIND>(laid, begin, end, weights.at, from, last);
+            if (!multiply<KIND>(laid, begin, end, weights.at, from, last, must_fit) || !weights.fit) fit = false;
         });
     }
     return fit;
@@ -324,7 +339,7 @@ void linear_amx(const Matrix* m, const float* x, int64_t rows, int64_t stride, f
 }
 
 bool linear_split(const Matrix* m, const float* x, int64_t rows, int64_t stride, float* y, int threads, Team team) {
-    if (rows < SPLIT_ROWS) return false;
+    if (rows < SPLIT_ROWS || m->outputs < SPLIT_OUTPUTS) return false;
     const auto panel = [&](int64_t number, int64_t input) {
         return (const float*)m->weights + (number * m->inputs + input) * PANEL;
     };

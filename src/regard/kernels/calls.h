@@ -13,7 +13,7 @@ struct Matrix {
 };
 
 // y = x Wᵀ + b, or y += x Wᵀ + b, of float32, with float32 sums. x and W are rounded to bfloat16, or taken as sums of three
-// such numbers, which loses nothing; but then what is not finite, or nearly beyond float32, gives NaN. Of x rows or inputs stand
+// such numbers, which loses nothing; but then what is not finite, or nearly beyond float32, gives NaN, and so may such a sum. Of x rows or inputs stand
 // side by side, of W outputs or inputs.
 struct Product {
     int64_t rows, outputs, inputs;

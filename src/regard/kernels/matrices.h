@@ -74,6 +74,8 @@ inline void turn(__m512i (&x)[16]) {
 
 inline __mmask16 first(int64_t count) { return count >= 16 ? 0xffff : count > 0 ? (1u << count) - 1 : 0; }
 
+constexpr int NOT_FINITE = 0x99;  // of _mm512_fpclass_ps_mask
+
 // Two times sixteen numbers, to the nearest bfloat16: the i-th word is the i-th of either.
 inline __m512i pairs(__m512 low, __m512 high) {
     return _mm512_permutexvar_epi16(PAIRS, (__m512i)_mm512_cvtne2ps_pbh(high, low));
@@ -83,7 +85,6 @@ inline __m512i pairs(__m512 low, __m512 high) {
 // a float32. Says whether all are finite, and not so great that the nearest is not; of one part it does not look.
 template <int PARTS>
 bool split(__m512 low, __m512 high, __m512i (&parts)[PARTS]) {
-    constexpr int NOT_FINITE = 0x99;
     __mmask16 not_finite = 0;
 #pragma GCC unroll 3
     for (int part = 0; part < PARTS; ++part) {
@@ -183,8 +184,8 @@ inline __attribute__((always_inline)) void thirds(const char* x, const char* wei
 // multiplied with, and at times hardly any, as if another guest of the machine had its second thread. With all eight in use, two
 // of rows and two of weights, a product took 8.6 ns at its best and 30 at other times; as bf16 has it here, 9.4 and 18.
 //
-// Of float32 all six products of parts that matter are summed, the smallest first: what is left out is less than what float32
-// rounds. Each part of the rows meets those of the weights, so that each is read as seldom as five matrices allow.
+// Of float32 the six products of parts that matter are summed: what is left out is less than what float32 rounds. Each part of the
+// rows meets those of the weights, so that each is read as seldom as five matrices allow.
 template <int64_t KIND, int P>
 __attribute__((noinline)) void squares(const char* x, const char* weights, int64_t bytes, int64_t steps, int64_t ahead,
                                        const Sums& sums) {

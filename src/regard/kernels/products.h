@@ -29,7 +29,7 @@ constexpr bool HAS_AMX = REGARD_AMX;
 namespace regard {
 // linear of bf16 and int8 where the processor multiplies matrices; what products.cpp has for these is for others.
 void linear_amx(const Matrix* m, const float* x, int64_t rows, int64_t stride, float* y, int threads, Team team);
-// Of float32 it says whether it did: not of few rows, nor where a number is not finite. Then y is of no use.
+// Of float32 it says whether it did: not of few rows or outputs, nor where a number or a sum is not finite. Then y is of no use.
 bool linear_split(const Matrix* m, const float* x, int64_t rows, int64_t stride, float* y, int threads, Team team);
 }  // namespace regard
 

@@ -9,7 +9,7 @@ from regard.kernels import rounded
 
 
 class RoundedLinear(nn.Linear):
-    """y = x Wᵀ + b in float32; under autocast to bfloat16 on a CPU x and W are rounded, where our kernels serve.
+    """y = x Wᵀ + b in float32; of x and W rounded under autocast to bfloat16 on a CPU, else split, where that pays.
 
     See :func:`regard.kernels.rounded.linear`. Compiled, it is PyTorch's layer.
     """

@@ -165,7 +165,8 @@ def read_folder(folder: Path) -> tuple[str, nn.Module, list[str]]:
         folder: With config.json and model.safetensors, or its parts and their index.
 
     Returns:
-        The family, the model with the folder's weights in their own precision, and warnings.
+        The family, the model with the folder's weights in their own precision, and warnings. Weights that lie turned in
+        the file do so here: see :func:`regard.models.weights.lay_by_rows`.
 
     Raises:
         DataError: A file is missing.
@@ -295,7 +296,7 @@ def from_public(layout: Layout, config: Any, theirs: dict[str, Tensor], where: s
                 raise CheckpointError(what, where=where)
             ours[part] = piece
         if last.get(name.removeprefix(layout.prefix), last.get(name)) == at:
-            del theirs[name]  # what was copied need not be held twice
+            del theirs[name]  # what is not seen as it lies need not be held as well
     left = [name for name in names if name not in used and not name.endswith(layout.buffers)]
     for what, names in (("lacks", missing), ("has tensors that no layer here takes:", left)):
         if names:

@@ -283,6 +283,16 @@ def fit(tensors: Mapping[str, Tensor], module: nn.Module, *, where: str) -> None
             target.copy_(value)
 
 
+def lay_by_rows(module: nn.Module) -> None:
+    """Have the numbers of every parameter stand row by row, as optimizers and others expect who see it as a vector.
+
+    Args:
+        module: Some of its parameters may be views, as of a file in which they lie turned.
+    """
+    for parameter in module.parameters():
+        parameter.data = parameter.data.contiguous()
+
+
 def _matched(tensors: Mapping[str, Tensor], module: nn.Module, where: str) -> list[tuple[Tensor, Tensor]]:
     """Find for each of a module's tensors the one that goes there; every one fits, or it is an error."""
     slots = _by_memory(module)

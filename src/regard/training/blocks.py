@@ -11,30 +11,32 @@ from torch.utils.checkpoint import checkpoint
 
 from regard.attention.recording import paused
 from regard.errors import ConfigError
+from regard.kernels.rounded import is_wide
 from regard.layers.block import Block
 from regard.layers.dropout import Dropout
 from regard.layers.own_kernels import can_use_own_kernels, use_own_kernels
 from regard.layers.relative import RelativeBlock
 from regard.layers.rounded_linear import RoundedLinear
+from regard.models.weights import lay_by_rows
 
 
-def quicken(model: nn.Module) -> None:
+def quicken(model: nn.Module, precision: str) -> None:
     """Let every dropout draw its bits by :class:`regard.layers.dropout.Dropout`, and on a CPU our own kernels attend.
 
     Weights come to lie row by row. Where a processor multiplies matrices of bfloat16, our kernels multiply for linear
-    layers too: see :class:`regard.layers.rounded_linear.RoundedLinear`.
+    layers too, of float32 for wide ones: see :class:`regard.layers.rounded_linear.RoundedLinear`.
 
     Args:
         model: The model, where it is trained.
+        precision: ``fp32`` or ``bf16``.
     """
-    for parameter in model.parameters():  # of a public folder some may lie turned, as its file has them
-        parameter.data = parameter.data.contiguous()
+    lay_by_rows(model)
     kernel = use_own_kernels() if can_use_own_kernels(model) else None
     multiplies = kernel is not None and kernel.multiplies()
     for module in model.modules():
         if type(module) is nn.Dropout:
             module.__class__ = Dropout
-        elif type(module) is nn.Linear and multiplies:
+        elif type(module) is nn.Linear and multiplies and (precision == "bf16" or is_wide(module.weight)):
             module.__class__ = RoundedLinear
 
 

@@ -84,7 +84,7 @@ class Trainer:
         self.task, self.model, self.config, self.device = task, model.to(device), config, device
         self.progress, self.identity, self.events = progress, identity, events
         self.store, self.log_path = Store(folder / "checkpoints"), folder / "metrics.jsonl"
-        blocks.quicken(model)
+        blocks.quicken(model, config.precision)
         if config.compile:
             blocks.compile_blocks(model)
             task.compile_criterion()

@@ -175,7 +175,7 @@ def _set_threads(recipe: Recipe, out: Path, task: Task, model: nn.Module) -> Non
     if not threads and path.exists():
         threads = int(json.loads(path.read_text("utf-8"))["threads"])
     if not threads:
-        blocks.quicken(model)  # tried as it will be trained
+        blocks.quicken(model, recipe.training.precision)  # tried as it will be trained
         batch = task.batch(0)
 
         def work() -> None:
