@@ -13,7 +13,7 @@ from regard.errors import UsageError
 from regard.kernels import calls, native
 
 # In float32 splitting all that is multiplied takes time too: so many multiplications, and as wide a layer, make up for
-# it. Beside MKL on two cores with AVX-512 a layer's forward and backward passes are 1.1 to 1.3 times as fast from 512 on.
+# it. Beside MKL on two cores with AVX-512 a layer's two passes are 1.1 to 1.3 times as fast from a width of 512 on.
 _SPLIT_WORK, _SPLIT_WIDTH = 1 << 28, 384
 
 
