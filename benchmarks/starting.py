@@ -6,8 +6,6 @@ import os
 import subprocess
 import sys
 import sysconfig
-import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -31,6 +29,17 @@ found = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=
 print(tokenizer.decode(found[0, -1]))
 """
 
+# The one call that tells the memory of this child alone is wait4.
+_LAUNCHER = """
+import os, sys, time
+nowhere = os.open(os.devnull, os.O_WRONLY)
+began = time.perf_counter()
+child = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, nowhere, 1)])
+_, status, usage = os.wait4(child, 0)
+print(time.perf_counter() - began, usage.ru_maxrss)
+sys.exit(1 if status else 0)
+"""
+
 
 def rows(setting: Setting) -> Iterator[Race]:
     """From the shell to the first token."""
@@ -40,14 +49,14 @@ def rows(setting: Setting) -> Iterator[Race]:
     command = Path(sysconfig.get_path("scripts")) / "regard"
 
     def mine() -> Round:
-        return _whole([str(command), "generate", str(text_folder(setting)), "--tokens", "1"])
+        return whole([str(command), "generate", str(text_folder(setting)), "--tokens", "1"])
 
     def theirs() -> Round:
-        return _whole([sys.executable, "-c", _SCRIPT, str(text_folder(setting)), PROMPT])
+        return whole([sys.executable, "-c", _SCRIPT, str(text_folder(setting)), PROMPT])
 
     race.ours("regard generate", mine)
     race.peer("transformers", theirs)
-    race.peer("import torch, nothing else", lambda: _whole([sys.executable, "-c", "import torch"]))
+    race.peer("import torch, nothing else", lambda: whole([sys.executable, "-c", "import torch"]))
     yield race
 
 
@@ -66,25 +75,24 @@ def text_folder(setting: Setting) -> Path:
     return folder
 
 
-def _whole(args: Sequence[str]) -> Round:
+def whole(args: Sequence[str]) -> Round:
     """Give a round of running a command from its start to its end."""
 
     def run() -> Spent:
-        with tempfile.TemporaryFile() as told:
-            began = time.perf_counter()
-            process = subprocess.Popen(
-                args, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=told, env=environment()
-            )
-            assert process.stdin is not None, "it was asked for"
-            process.stdin.write(f"{PROMPT}\n".encode())
-            process.stdin.close()
-            _, status, usage = os.wait4(process.pid, 0)  # the one call that tells the memory of this child alone
-            seconds = time.perf_counter() - began
-            process.returncode = os.waitstatus_to_exitcode(status)
-            if process.returncode:
-                told.seek(0)
-                raise RuntimeError((told.read().decode(errors="replace").strip().splitlines() or ["it failed"])[-1])
-        return Spent(seconds, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024))
+        # Started from here, the command would begin with this process's memory as its greatest: the system keeps that
+        # figure when a process becomes another program. A small one in between has little to pass on.
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", _LAUNCHER, *args],
+            input=f"{PROMPT}\n",
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=environment(),
+        )
+        if done.returncode:
+            raise RuntimeError((done.stderr.strip().splitlines() or ["it failed"])[-1])
+        seconds, peak = done.stdout.split()
+        return Spent(float(seconds), int(peak) * (1 if sys.platform == "darwin" else 1024))
 
     return run
 

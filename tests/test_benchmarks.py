@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import results
+from benchmarks import results, starting
 from benchmarks.__main__ import main
 from benchmarks.limits import Limits
 from benchmarks.measure import LEAST_ROUNDS, Memory, Spent, Spread, interleave, ratio
@@ -271,6 +271,19 @@ def test_every_row_on_a_processor(tmp_path: Path) -> None:
     check(rows)
     assert {row.part for row in rows} == set(parts)
     assert all(row.name.split(",")[0].split(":")[0] in done.stdout for row in rows)
+
+
+def test_the_memory_of_a_whole_process_is_its_own() -> None:
+    large = b"x" * (300 << 20)
+    spent = starting.whole([sys.executable, "-c", "import time; time.sleep(0.2)"])()
+    assert spent.seconds > 0.2
+    assert spent.peak_bytes is not None
+    assert 4e6 < spent.peak_bytes < len(large) / 4
+    spent = starting.whole([sys.executable, "-c", "b'x' * (200 << 20)"])()
+    assert spent.peak_bytes is not None
+    assert spent.peak_bytes > 200 << 20
+    with pytest.raises(RuntimeError, match="ValueError: gone"):
+        starting.whole([sys.executable, "-c", "raise ValueError('gone')"])()
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import traceback
 from cyclopts import App, CycloptsError
 
 from regard.errors import RegardError, ResourceError
+from regard.starting import collecting_later
 from regard.version import __version__
 
 app = App(
@@ -81,7 +82,9 @@ def main(arguments: list[str] | None = None) -> None:
     tokens = sys.argv[1:] if arguments is None else list(arguments)
     debug = "--debug" in tokens
     tokens = [token for token in tokens if token != "--debug"]
-    sys.exit(_run(tokens, debug))
+    with collecting_later():
+        code = _run(tokens, debug)
+    sys.exit(code)
 
 
 def _run(tokens: list[str], debug: bool) -> int:

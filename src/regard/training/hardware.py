@@ -15,6 +15,7 @@ import torch
 
 from regard.errors import ResourceError, UsageError
 from regard.sharing import keep_freed, watch
+from regard.starting import collect_from_now
 
 # Trials of a number of threads: so many, and until they took so long.
 _LEAST_TRIALS, _MOST_TRIALS, _TRIAL_S = 3, 20, 1.5
@@ -32,6 +33,7 @@ def choose(name: str) -> torch.device:
     Raises:
         UsageError: There is no such device.
     """
+    collect_from_now()
     keep_freed()
     watch()
     if name == "auto":
