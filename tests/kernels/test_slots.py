@@ -1,4 +1,4 @@
-"""Attention into slots, normalizers and the best scores by our own kernels, beside float64."""
+"""Attention into slots by our own kernels, beside float64."""
 
 import math
 
@@ -8,7 +8,6 @@ import torch
 from regard.attention import Segments, attend, masks
 from regard.attention.backends import static
 from regard.attention.masks import Mask
-from regard.decoding.choosing import best, log_norms
 from regard.kernels import native, slots
 
 #         slots, queries, heads, groups, key, value, keys
@@ -141,125 +140,3 @@ def test_gradients_and_doubles_take_the_other_path(used: list[bool]):
     assert q_NHK.grad is not None
     attend(q_NHK.detach().double(), k_MGK.double(), v_MGK.double(), q_segments, k_segments)
     assert not any(used)
-
-
-@pytest.mark.parametrize("size", [1, 7, 16, 5003, 50_257])
-def test_normalizers(size: int, monkeypatch: pytest.MonkeyPatch):
-    kernel, calls = native.choose("native"), list[tuple]()
-    assert kernel is not None
-    run = kernel.log_norms
-    monkeypatch.setattr(kernel, "log_norms", lambda *args: (calls.append(args), run(*args)))
-    logits_RV = 8 * torch.randn(33, size)
-    wanted = logits_RV.double().logsumexp(-1)
-    torch.testing.assert_close(log_norms(logits_RV), wanted, atol=1e-7, rtol=0)
-    torch.testing.assert_close(
-        log_norms(logits_RV[:, : size // 2 + 1]),
-        logits_RV[:, : size // 2 + 1].double().logsumexp(-1),
-        atol=1e-7,
-        rtol=0,
-    )
-    assert len(calls) == 2
-
-
-def test_no_rows_have_no_normalizers():
-    assert log_norms(torch.randn(0, 5)).shape == (0,)
-
-
-def test_normalizers_of_what_is_impossible_or_no_number():
-    logits_RV = torch.randn(5, 19)
-    logits_RV[0, :18] = -math.inf
-    logits_RV[1, 3] = math.nan
-    logits_RV[2, 18] = math.nan
-    logits_RV[3] = -math.inf
-    logits_RV[4] = 1e4
-    found = log_norms(logits_RV)
-    assert found[0] == logits_RV[0, 18].double()
-    assert found[1].isnan()
-    assert found[2].isnan()
-    assert found[3] == -math.inf
-    torch.testing.assert_close(found[4], torch.tensor(1e4 + math.log(19), dtype=torch.float64))
-
-
-def test_normalizers_of_long_rows_come_in_parts():
-    """Parts that are far apart, impossible or no numbers, and any number of threads."""
-    logits_RV = torch.randn(5, 50_257)
-    logits_RV[0, :20_000] -= 1000
-    logits_RV[1, :40_000] = -math.inf
-    logits_RV[1, 40_000:] -= 1000
-    logits_RV[2, -1] = math.nan
-    logits_RV[3] = -math.inf
-    logits_RV[4, 30_000] = math.inf
-    wanted = logits_RV.double().logsumexp(-1)
-    before = torch.get_num_threads()
-    found = log_norms(logits_RV)
-    torch.testing.assert_close(found[:2], wanted[:2], atol=1e-7, rtol=0)
-    assert found[2].isnan()
-    assert found[3] == -math.inf
-    assert not found[4].isfinite()
-    try:
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
-            assert torch.equal(log_norms(logits_RV[:2]), found[:2])
-    finally:
-        torch.set_num_threads(before)
-
-
-# ------------------------------------------------------------------------------------------------------------- the best
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many the kernel was asked for, call by call."""
-    kernel, asked = native.choose("native"), list[int]()
-    assert kernel is not None
-    run = kernel.best
-    monkeypatch.setattr(kernel, "best", lambda *args: (asked.append(args[4]), run(*args)))
-    return asked
-
-
-@pytest.mark.parametrize("count", [1, 2, 5, 64])
-@pytest.mark.parametrize("size", [64, 67, 1003, 50_257])
-def test_the_best(size: int, count: int, asked: list[int]):
-    logits_RV = torch.randn(9, size)
-    logits_RV[0] = logits_RV[0].sort().values  # each is better than all before
-    logits_RV[1] = logits_RV[1].sort(descending=True).values
-    logits_RV[2, ::3] = -math.inf
-    logits_RV[3, -1] = 100.0
-    value_RM, token_RM = best(logits_RV, count)
-    want = logits_RV.sort(stable=True, dim=-1, descending=True)
-    assert torch.equal(value_RM, want.values[:, :count])
-    assert torch.equal(token_RM, want.indices[:, :count])
-    half_RV = torch.cat([logits_RV, logits_RV], 1)[:, :size]
-    assert torch.equal(best(half_RV, count)[1], token_RM)  # rows that lie apart
-    assert asked == [count] * 2
-
-
-def test_of_equal_ones_the_first_are_best(asked: list[int]):
-    logits_RV = torch.randint(0, 3, (4, 1000)).float()
-    logits_RV[3] = -math.inf
-    value_RM, token_RM = best(logits_RV, 7)
-    want = logits_RV.sort(stable=True, dim=-1, descending=True)
-    assert torch.equal(value_RM, want.values[:, :7])
-    assert torch.equal(token_RM, want.indices[:, :7])
-    assert asked == [7]
-
-
-def test_what_is_no_number_is_found(asked: list[int]):
-    logits_RV = torch.randn(2, 1000)
-    logits_RV[0, 700] = math.nan
-    logits_RV[1, 0] = math.nan
-    value_RM, token_RM = best(logits_RV, 2)
-    assert value_RM[:, 0].isnan().all()
-    assert token_RM[:, 0].tolist() == [700, 0]
-    assert torch.equal(value_RM[:, 1], logits_RV.nan_to_num(-math.inf).amax(-1))
-    assert asked == [2]
-
-
-def test_many_are_found_otherwise(asked: list[int]):
-    logits_RV = torch.randn(2, 1000)
-    assert torch.equal(best(logits_RV, 100)[0], logits_RV.topk(100).values)
-    assert torch.equal(best(logits_RV.double(), 2)[0], logits_RV.double().topk(2).values)
-    assert not asked
-    assert best(torch.randn(0, 100), 3)[1].shape == (0, 3)
-    with pytest.raises(RuntimeError, match="out of range"):
-        best(torch.randn(2, 5), 6)

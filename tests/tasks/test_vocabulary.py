@@ -6,11 +6,13 @@ from functools import partial
 
 import pytest
 import torch
+from kernels.served import Served
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from regard.kernels import native, rounded
+from regard.kernels import vocabulary as own
 from regard.models.bert import Bert, BertConfig
 from regard.models.scoring import TokenScorer
 from regard.tasks import vocabulary
@@ -198,9 +200,25 @@ def test_what_is_frozen_gets_no_gradient_and_without_any_none_is_computed() -> N
         return vocabulary.compare(*arguments)
 
     with torch.no_grad():
-        loss = VocabularyLoss(noted)(model, hidden_ND, labels_N, 0.1)
+        loss = VocabularyLoss(noted)(deepcopy(model).double(), hidden_ND.double(), labels_N, 0.1)
     assert asked == [False] * 5
-    torch.testing.assert_close([loss.sum, loss.report], want[:2])
+    torch.testing.assert_close([loss.sum.float(), loss.report.float()], want[:2])
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_our_own_kernels_compare_in_place(smoothing: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = Served(own.compare)
+    monkeypatch.setattr(own, "compare", used)
+    model, hidden_ND, labels_N = Scorer(), torch.randn(N, D), torch.randint(0, V, (N,))
+    got = found(VocabularyLoss(), model, hidden_ND, labels_N, smoothing)
+    with torch.no_grad():
+        loss = VocabularyLoss()(model, hidden_ND, labels_N, smoothing)
+    assert used == [True] * 10
+    want = found(at_once, deepcopy(model).double(), hidden_ND.double(), labels_N, smoothing)
+    for one, other in zip(got, want, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-6)
+    assert torch.equal(loss.sum, got[0])
+    assert torch.equal(loss.report, got[1])
 
 
 @pytest.mark.parametrize("label", [-1, V, V + 3])

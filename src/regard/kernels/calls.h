@@ -151,4 +151,6 @@ void read(const Block* block, const Whole* whole, int threads, Team team);
 void log_norms(const float* x, int64_t rows, int64_t count, int64_t stride, double* y, int threads);
 void best(const float* x, int64_t rows, int64_t count, int64_t stride, int64_t most, float* values, int64_t* places,
           int threads);
+void compare(float* x, int64_t rows, int64_t count, int64_t stride, const int64_t* labels, double smoothing, int64_t differentiates,
+             double* losses, int threads, Team team);
 }  // namespace regard

@@ -80,6 +80,11 @@ int regard_best(const float* x, int64_t rows, int64_t count, int64_t stride, int
     return attempt<regard::best>(x, rows, count, stride, most, values, places, threads);
 }
 
+int regard_compare(float* x, int64_t rows, int64_t count, int64_t stride, const int64_t* labels, double smoothing,
+                   int64_t differentiates, double* losses, int threads, Team team) {
+    return attempt<regard::compare>(x, rows, count, stride, labels, smoothing, differentiates, losses, threads, team);
+}
+
 int64_t regard_bytes_of_panel(int64_t kind, int64_t inputs) { return regard::bytes_of_panel(kind, inputs); }
 
 // Ask for huge pages, where the system has them: it is advice.

@@ -37,7 +37,7 @@ from regard.sharing import openmp_libraries
 FOLDER = Path(__file__).parent
 SOURCES = tuple(
     FOLDER / f"{name}.cpp"
-    for name in ("products", "packing", "amx", "slots", "sequences", "recurrences", "blocks", "exports")
+    for name in ("products", "packing", "amx", "slots", "sequences", "recurrences", "blocks", "vocabulary", "exports")
 )
 _HEADERS = tuple(FOLDER / name for name in ("calls.h", "matrices.h", "products.h", "threads.h", "vectors.h"))
 _HUGE_BYTES = 1 << 21  # of a huge page
@@ -72,6 +72,8 @@ class Kernel:
         read: (block, whole sequences, threads, team or None).
         log_norms: (x, rows, numbers of a row, numbers from row to row, y in float64, threads).
         best: (x, rows, numbers of a row, numbers from row to row, how many, values, places, threads).
+        compare: (x, rows, numbers of a row, numbers from row to row, labels, smoothing, whether gradients take the
+            numbers' place, losses in float64, threads, team or None).
         multiplies: (); says whether the processor multiplies matrices of bfloat16.
         bytes_of_panel: (kind, inputs); gives the bytes of a panel of packed weights.
         room: (block, whole sequences); gives the numbers that ``read`` needs room for.
@@ -95,6 +97,7 @@ class Kernel:
     read: Callable[..., None]
     log_norms: Callable[..., None]
     best: Callable[..., None]
+    compare: Callable[..., None]
     multiplies: Callable[[], int]
     bytes_of_panel: Callable[[int, int], int]
     room: Callable[[Any, Any], int]
@@ -118,6 +121,7 @@ class Kernel:
             ("read", pointer, pointer, integer, pointer),
             ("log_norms", pointer, number, number, number, pointer, integer),
             ("best", pointer, number, number, number, number, pointer, pointer, integer),
+            ("compare", pointer, number, number, number, pointer, ctypes.c_double, number, pointer, integer, pointer),
         ):
             function = getattr(library, f"regard_{name}")
             function.argtypes, function.restype, function.errcheck = given, integer, _complete

@@ -1,5 +1,4 @@
-// Attention of a few queries into the slots of a cache, and the normalizers and the best of scores: what a step of decoding
-// does beside its products.
+// Attention of a few queries into the slots of a cache.
 
 #include <algorithm>
 #include <cmath>
@@ -15,8 +14,6 @@
 namespace {
 
 constexpr int64_t SMALL = 1 << 15;  // multiplications that are not worth a second thread
-constexpr int64_t NUMBERS = 1 << 14;
-constexpr int64_t FEW = 8;  // vectors of exponentials that are summed in float32
 
 // A query, its scores, and where its result goes.
 struct Query {
@@ -169,64 +166,6 @@ void group(const Slots& s, int64_t slot, int64_t g, std::vector<float>& room) {
         }
 }
 
-// The greatest number of a part of a row, and Σ exp(number − the greatest).
-struct LogNorm {
-    float most;
-    double sum;
-};
-
-LogNorm norm_of(const float* x, int64_t count) {
-    int64_t whole = count / WIDTH * WIDTH;
-    Floats mosts = all(-std::numeric_limits<float>::infinity());
-    for (int64_t i = 0; i < whole; i += WIDTH) {
-        Floats one = *(const Floats*)(x + i);
-        mosts = mosts > one ? mosts : one;  // not a number counts here, or in the sum
-    }
-    float most = -std::numeric_limits<float>::infinity();
-    for (int j = 0; j < WIDTH; ++j) most = std::max(most, mosts[j]);
-    for (int64_t i = whole; i < count; ++i) most = std::max(most, x[i]);
-    const float shift = std::isinf(most) && most < 0 ? 0 : most;  // all are impossible, or not numbers
-    // Few are summed as they are, which costs no more than the rounding of their exponentials; these sums in float64.
-    Doubles sums = {};
-    for (int64_t i = 0; i < whole;) {
-        Floats some = {};
-        for (int64_t end = std::min(i + FEW * WIDTH, whole); i < end; i += WIDTH)
-            some += exp_of(*(const Floats*)(x + i) - shift);
-        sums += __builtin_convertvector(some, Doubles);
-    }
-    double total = 0;
-    for (int j = 0; j < WIDTH; ++j) total += sums[j];
-    Floats rest = all(-std::numeric_limits<float>::infinity());
-    for (int64_t i = whole; i < count; ++i) rest[i - whole] = x[i] - shift;
-    rest = exp_of(rest);
-    for (int j = 0; j < WIDTH; ++j) total += rest[j];
-    return {most, total};
-}
-
-inline bool is_before(float a, float b) { return a > b || (std::isnan(a) && !std::isnan(b)); }
-
-// Nearly all numbers are below the last one that is held: many are compared with it at once.
-void best_of(const float* x, int64_t count, int64_t most, float* values, int64_t* places) {
-    int64_t held = 0;
-    auto offer = [&](int64_t i) {
-        if (held == most && !is_before(x[i], values[most - 1])) return;
-        int64_t at = held < most ? held++ : most - 1;
-        for (; at && is_before(x[i], values[at - 1]); --at) values[at] = values[at - 1], places[at] = places[at - 1];
-        values[at] = x[i], places[at] = i;
-    };
-    constexpr int64_t STEP = 4 * WIDTH;
-    int64_t i = 0;
-    for (; i < count && held < most; ++i) offer(i);
-    for (; i + STEP <= count; i += STEP) {
-        const Floats last = all(values[most - 1]);
-        Ints above = {};
-        for (int64_t j = 0; j < STEP; j += WIDTH) above |= ~(*(const Floats*)(x + i + j) <= last);
-        if (any(above))
-            for (int64_t j = 0; j < STEP; ++j) offer(i + j);
-    }
-    for (; i < count; ++i) offer(i);
-}
-
 }  // namespace
 
 namespace regard {
@@ -240,40 +179,6 @@ void slots(const Slots* slots, int threads) {
         thread_local std::vector<float> room;
         for (int64_t piece = share(pieces, number, threads); piece < share(pieces, number + 1, threads); ++piece)
             group(s, piece / s.groups, piece % s.groups, room);
-    });
-}
-
-// log Σ exp of each row.
-void log_norms(const float* x, int64_t rows, int64_t count, int64_t stride, double* y, int threads) {
-    // Parts of a row whatever the threads, so that the sum is the same.
-    const int64_t parts = std::max<int64_t>((count + NUMBERS - 1) / NUMBERS, 1);
-    thread_local std::vector<LogNorm> room;
-    room.resize(rows * parts);
-    LogNorm* norms = room.data();
-    threads = (int)std::max<int64_t>(std::min<int64_t>({threads, rows * parts, 1 + rows * count / NUMBERS}), 1);
-    Threads::run(threads, [&](int number) {
-        for (int64_t at = share(rows * parts, number, threads); at < share(rows * parts, number + 1, threads); ++at) {
-            int64_t row = at / parts, begin = share(count, at % parts, parts), end = share(count, at % parts + 1, parts);
-            norms[at] = norm_of(x + row * stride + begin, end - begin);
-        }
-    });
-    for (int64_t row = 0; row < rows; ++row, norms += parts) {
-        float most = norms[0].most;
-        for (int64_t part = 1; part < parts; ++part) most = std::max(most, norms[part].most);
-        if (std::isinf(most) && most < 0) most = 0;
-        double total = 0;
-        for (int64_t part = 0; part < parts; ++part) total += norms[part].sum * std::exp((double)norms[part].most - most);
-        y[row] = most + std::log(total);
-    }
-}
-
-// The best so many of each row, best first, of equal ones the first first; what is not a number is better than all others.
-void best(const float* x, int64_t rows, int64_t count, int64_t stride, int64_t most, float* values, int64_t* places,
-                 int threads) {
-    threads = (int)std::max<int64_t>(std::min<int64_t>({threads, rows, 1 + rows * count / NUMBERS}), 1);
-    Threads::run(threads, [&](int number) {
-        for (int64_t row = share(rows, number, threads); row < share(rows, number + 1, threads); ++row)
-            best_of(x + row * stride, count, most, values + row * most, places + row * most);
     });
 }
 

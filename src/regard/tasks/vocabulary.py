@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from regard.kernels import vocabulary
 from regard.kernels.rounded import Multiplier, serving
 from regard.models.scoring import TokenScorer
 from regard.tasks.task import Loss, Task, cross_entropy
@@ -89,12 +90,17 @@ class _Lots:
             # No view of it: a compiled comparison would be compiled once more for views.
             sizes = (len(labels_C), scores_CW.shape[1])
             logits_CW = scores_CW.new_empty(0).set_(scores_CW.untyped_storage(), 0, sizes, (sizes[1], 1))
-            self._score(rows_CD, table_VD, added_V, logits_CW[:, :vocab_size])
-            smoothed, nll, *grads = self.compare(logits_CW, labels_C, self.smoothing, any(wants), vocab_size)
+            logits_CV = logits_CW[:, :vocab_size]
+            self._score(rows_CD, table_VD, added_V, logits_CV)
+            if found := vocabulary.compare(logits_CV, labels_C, self.smoothing, any(wants)):
+                smoothed, nll, grad_CW = *found, logits_CW  # the gradient is where the scores were
+            else:
+                smoothed, nll, *grads = self.compare(logits_CW, labels_C, self.smoothing, any(wants), vocab_size)
+                grad_CW = grads.pop() if grads else None
             sums.append((smoothed, nll))
-            if not grads:
+            if grad_CW is None or not any(wants):
                 continue
-            grad_CV = grads.pop()[:, :vocab_size]
+            grad_CV = grad_CW[:, :vocab_size]
             if grad_ND is not None:
                 self._product(grad_CV, table_VD, grad_ND[start : start + size])
             if wants_weight:
@@ -102,7 +108,7 @@ class _Lots:
             if wants_bias:
                 grad_C = grad_CV.sum(0, dtype=weight_VD.dtype)
                 grad_V = grad_C if grad_V is None else grad_V.add_(grad_C)
-            del grad_CV
+            del grad_CV, grad_CW
         loss, report = (torch.stack(one).sum() for one in zip(*sums, strict=True))
         return loss, report, [None if grad_ND is None else grad_ND.to(hidden_ND.dtype), grad_VD, grad_V]
 
