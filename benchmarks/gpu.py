@@ -13,6 +13,7 @@ from benchmarks import growth, looking, ours, ragged_training, training
 from benchmarks.encode import bert_flops
 from benchmarks.results import Goal
 from benchmarks.suite import Part, Race, Round, Setting
+from regard.decoding.fixed import FixedSteps
 
 DEFAULT, STATIC, BARE = "transformers", "transformers, static cache, compiled", "bare compiled step in a CUDA graph"
 
@@ -40,7 +41,8 @@ def write_gpt2(setting: Setting) -> Iterator[Race]:
 def _decode(setting: Setting, batch: int, goals: tuple[float, ...]) -> Race:
     settings = ours.config(setting, "gpt")
     count, length = setting.size(128, 4), setting.size(32, 5)
-    wanted = [Goal("regard", peer, least) for peer, least in zip((DEFAULT, STATIC, BARE), goals, strict=True)]
+    peers = zip((DEFAULT, STATIC, BARE), goals, strict=True)
+    wanted = [Goal("regard, compiled", peer, least) for peer, least in peers]
     what = f"bf16, prompt of {length}, {count} new tokens"
     name = f"GPT-2 124M, decode, batch {batch}"
     race = Race("decode", name, "tokens", batch * count, DEFAULT, wanted, what)
@@ -49,8 +51,10 @@ def _decode(setting: Setting, batch: int, goals: tuple[float, ...]) -> Race:
     read = 2 * (settings.num_layers * 12 * settings.embed_dim**2 + table) * count
     limit = setting.limits.seconds(0, read)
 
-    def mine() -> Round:
+    def mine(compiles: bool) -> Round:
         model = ours.load(ours.public(setting, "gpt"), setting.device)
+        if setting.device.type == "cuda":  # as in :class:`regard.tasks.generator.Generator`
+            model = FixedSteps(model, "compiled graph" if compiles else "graph")
         return lambda: ours.greedy(model, prompts, count)
 
     def theirs(**how: Any) -> Round:
@@ -66,7 +70,8 @@ def _decode(setting: Setting, batch: int, goals: tuple[float, ...]) -> Race:
         one = decode_step(settings, batch, setting.device, setting.dtype, compiled)
         return lambda: [one() for _ in range(count)]
 
-    race.ours("regard", mine, limit_s=limit)
+    race.ours("regard", partial(mine, False), limit_s=limit)
+    race.ours("regard, compiled", partial(mine, True), limit_s=limit)
     race.peer(DEFAULT, theirs, limit_s=limit)
     race.peer(STATIC, partial(theirs, cache_implementation="static"), limit_s=limit)
     race.peer(BARE, bare, limit_s=limit)

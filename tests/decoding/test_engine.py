@@ -1,16 +1,21 @@
 """Caches that never move, sources that come and go, and tokens that are proposed ahead: over real models."""
 
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from regard.attention import KVCache, Segments
 from regard.data.tokenizer import Tokenizer
-from regard.decoding import DecodeOptions, Draft, decode
+from regard.decoding import DecodeOptions, Draft, decode, fixed, search
 from regard.decoding.choosing import best, draw, log_norms
 from regard.decoding.fixed import FixedSteps
 from regard.errors import UsageError
@@ -190,7 +195,7 @@ def test_the_room_for_prompts_is_the_budget(monkeypatch: pytest.MonkeyPatch) -> 
 # --------------------------------------------------------------------------------------------------------- fixed steps
 
 
-def written(g: Generator, model: Any, lanes: int | None) -> list[list[int]]:
+def written(g: Generator, model: Any, lanes: int | None, over: int = 99, **options: Any) -> list[list[int]]:
     rows = [[g.tokenizer.start_id, *g.tokenizer.encode(prompt)] for prompt in PROMPTS]
     found = decode(
         model,
@@ -198,10 +203,11 @@ def written(g: Generator, model: Any, lanes: int | None) -> list[list[int]]:
         Segments.ragged([len(row) - 1 for row in rows], g.device),
         start_id=torch.tensor([row[-1] for row in rows]),
         end_id=g.end_ids,
-        options=DecodeOptions(max_extra_tokens=20),
+        options=DecodeOptions(max_extra_tokens=20, **options),
         limits=[20, 3, 9, 14, 2, 17],
         prompts=rows,
         context=g.max_tokens,
+        is_over=lambda tokens: len(tokens) == over,
         lanes=lanes,
     )
     return [some[0].tokens for some in found]
@@ -226,15 +232,184 @@ def test_one_graph_serves_every_step() -> None:
         FixedSteps(g.model, "graph")  # type: ignore[arg-type]
 
 
+class Recorded(TorchDispatchMode):
+    """What a CUDA graph is, on any device: operations that run again on the same memory, without Python's part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, Any, Any, Any]] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        result = func(*args, **(kwargs or {}))
+        self.calls.append((func, args, kwargs or {}, result))
+        return result
+
+    def again(self) -> None:
+        """Run it all again; what was made then is written anew."""
+        for func, args, kwargs, result in self.calls:
+            for mine, new in zip(tree_leaves(result), tree_leaves(func(*args, **kwargs)), strict=True):
+                if isinstance(mine, Tensor) and mine.data_ptr() != new.data_ptr():
+                    mine.copy_(new)
+
+
+@pytest.fixture
+def captured(monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
+    """Graphs are recorded, and run again, here."""
+    made: list[Recorded] = []
+
+    def capture(work: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
+        work()
+        with Recorded() as recorded:
+            result = work()
+        made.append(recorded)
+        return recorded.again, result
+
+    monkeypatch.setattr(fixed, "_capture", capture)
+    return made
+
+
+def in_graphs(model: Any) -> FixedSteps:
+    steps = FixedSteps(model)
+    steps._step, steps._bare = steps._captured, steps._run
+    return steps
+
+
+@pytest.mark.parametrize("kind", ["gpt", "llama"])
+def test_a_captured_step_needs_its_memory_alone(kind: str, captured: list[Recorded]) -> None:
+    g = generator(kind)
+    steps = in_graphs(g.model)
+    assert written(g, steps, 3) == written(g, g.model, 3)
+    assert 1 <= len(captured) <= 2, "a graph for the steps of a batch, wherever texts stand and whoever joins"
+    calls = len(captured[0].calls)
+    assert written(g, steps, None) == written(g, g.model, None)
+    assert len(captured[0].calls) == calls
+
+
+@torch.inference_mode()
+def test_a_graph_is_for_caches_of_one_shape_and_for_the_weights_that_it_read(captured: list[Recorded]) -> None:
+    """Memory is used again: where caches lie does not say what they are."""
+    g = generator()
+    steps, model = in_graphs(g.model), deepcopy(g.model)
+    prompt_N = torch.tensor([3, 4, 5, 6])
+    memory = [torch.zeros(4 * 64 * 2 * 8, dtype=torch.float64) for _ in range(4)]
+    for count, graphs in ((2, 1), (4, 2), (2, 2)):
+        segments = Segments.uniform(count, 4 // count)
+        want, _ = model.step(torch.arange(count), model.start(prompt_N, segments, 1, Room(count, 64, 9)))
+        state: Any = model.start(prompt_N, segments, 1, Room(count, 64, 9))
+        caches = []
+        for number, one_layer in enumerate(state.caches):
+            k, v = (
+                memory[2 * number + one][: store.numel()].view(store.shape).copy_(store)
+                for one, store in enumerate((one_layer.k_store, one_layer.v_store))
+            )
+            caches.append(replace(one_layer, k_store=k, v_store=v))
+        state = replace(state, caches=tuple(caches))
+        found, _ = steps.step(torch.arange(count), state)
+        kept = found.clone()
+        steps.step(torch.arange(count) + 5, state)
+        assert torch.equal(found, kept), "what was given is the caller's"
+        torch.testing.assert_close(found, want, atol=1e-12, rtol=0)
+        assert len(captured) == graphs
+    steps.model = model  # other weights
+    torch.testing.assert_close(steps.step(torch.arange(2), state)[0], want, atol=1e-12, rtol=0)
+    assert len(captured) == 3
+    for length in range(64, 164, 16):
+        steps.step(torch.arange(2), model.start(prompt_N, segments, 1, Room(2, length, 9)))
+    assert len(steps._graphs) == 4, "old ones are let go"
+
+
 @pytest.mark.cuda
-def test_a_captured_step_is_the_step() -> None:
+@pytest.mark.parametrize("compiles", [False, True])
+def test_on_a_gpu_steps_are_captured(compiles: bool) -> None:
     g = generator("gpt")
-    on_cuda = Generator(g.model, g.tokenizer, g.options, g.max_tokens, torch.device("cuda"))
-    try:
-        want = written(on_cuda, on_cuda.model, 3)
-        assert written(on_cuda, FixedSteps(on_cuda.model, "graph"), 3) == want  # type: ignore[arg-type]
-    finally:
-        g.model.cpu()
+    want = g.generate(PROMPTS[2:], on_full="cut")
+    on_cuda = Generator(deepcopy(g.model), g.tokenizer, g.options, g.max_tokens, torch.device("cuda"))
+    on_cuda.compiles = compiles
+    for _ in range(2):
+        assert same(on_cuda.generate(PROMPTS[2:], on_full="cut"), want)
+        [steps] = on_cuda._fixed.values()
+        assert steps._graphs
+
+
+# ------------------------------------------------------------------------------------------------------- narrow weights
+
+
+NARROW = [{}, {"sample": True, "top_k": 5, "seed": 7}, {"beam": 3}, {"speculate": 2}]
+
+
+@pytest.mark.parametrize("run", NARROW)
+def test_what_is_written_in_bfloat16_is_scored_in_float32(run: dict[str, Any]) -> None:
+    """As on a GPU: weights, and scores as they come, are bfloat16."""
+    g = generator()
+    narrow = Generator(deepcopy(g.model).bfloat16(), g.tokenizer, g.options, g.max_tokens)
+    options = DecodeOptions(max_extra_tokens=6, length_penalty=0.0, **run)
+    for one, prompt in zip(narrow.generate(PROMPTS[2:], options, on_full="cut"), PROMPTS[2:], strict=True):
+        ids = [g.tokenizer.start_id, *g.tokenizer.encode(prompt), *one.token_ids]
+        if one.ended:
+            ids.append(g.end_ids[0])
+        [(want, _)] = narrow.foresee([np.array(ids)], [len(one.token_ids) + one.ended])
+        assert one.logprob == pytest.approx(want, rel=0.02), "what the same weights say of it, read at once"
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("kind", ["rnn", "plain", "rotary"])
+def test_translations_in_bfloat16(kind: str, beam: int) -> None:
+    model: Any = deepcopy(translator(kind)).bfloat16()
+    options = DecodeOptions(beam=beam, max_extra_tokens=5)
+    found = decode(model, torch.tensor([1, 2, 3]), Segments.ragged([3]), start_id=1, end_id=0, options=options)
+    assert np.isfinite(found[0][0].logprob)
+
+
+# -------------------------------------------------------------------------------------------------------- running ahead
+
+
+RUNS = [{}, {"over": 5}, {"sample": True, "seed": 7}, {"repetition_penalty": 1.3, "banned": (5,)}]
+
+
+@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("lanes", [1, 3, None])
+def test_steps_begin_before_the_host_knows_the_last_ones_tokens(
+    run: dict[str, Any], lanes: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Texts that end at different places, foreseen or not, and others that take their place."""
+    g = generator()
+    want = written(g, g.model, lanes, **run)
+    steps: list[int] = []
+    step = g.model.step
+
+    def counted(tokens_R: Tensor, state: Any) -> tuple[Tensor, Any]:
+        steps.append(len(tokens_R))
+        return step(tokens_R, state)
+
+    monkeypatch.setattr(g.model, "step", counted)
+    written(g, g.model, lanes, **run)
+    usual = len(steps)
+    monkeypatch.setattr(search, "_RUNS_AHEAD", ("cpu",))
+    assert written(g, g.model, lanes, **run) == want
+    # Where a text takes another's place, the next step had begun already.
+    assert usual <= len(steps) - usual <= usual + len(PROMPTS)
+
+
+def test_where_texts_are_read_anew_no_step_begins_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    g = generator()
+    options = DecodeOptions(max_extra_tokens=150, length_penalty=0.0, stop=("e",))
+    prompts = [WORDS, "the light"]
+    want = g.generate(prompts, replace(options, stop=()), on_full="roll"), g.generate(prompts, options, on_full="roll")
+    monkeypatch.setattr(search, "_RUNS_AHEAD", ("cpu",))
+    assert same(g.generate(prompts, replace(options, stop=()), on_full="roll"), want[0])
+    assert same(g.generate(prompts, options, on_full="roll"), want[1])
+    assert max(one.tokens for one in want[0]) == 150, "longer than the context"
+
+
+def test_the_next_step_begins_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    g = generator()
+    order: list[str] = []
+    step, take = g.model.step, search._Search._take
+    monkeypatch.setattr(g.model, "step", lambda *given: (order.append("step"), step(*given))[1])
+    monkeypatch.setattr(search._Search, "_take", lambda *given: (order.append("take"), take(*given))[1])
+    monkeypatch.setattr(search, "_RUNS_AHEAD", ("cpu",))
+    g.generate(["the light"], DecodeOptions(max_extra_tokens=4, length_penalty=0.0))
+    assert order == ["step", *["step", "take"] * 4, "take"], "the last says whether the text ends there"
 
 
 # ------------------------------------------------------------------------------------------------------- proposed ahead

@@ -342,6 +342,16 @@ def test_a_copy_works_by_itself():
     assert torch.equal(again(tokens, segments), wanted)
 
 
+def test_on_another_device_what_writes_becomes_bf16():
+    made = ready(GPT(GPTConfig(23, 32, 1, 2)).to("meta"), "bf16")
+    assert {parameter.dtype for parameter in made.parameters()} == {torch.bfloat16}
+    assert not made.training
+    made = ready(GPT(GPTConfig(23, 32, 1, 2)).to("meta"), "fp32")
+    assert {parameter.dtype for parameter in made.parameters()} == {torch.float32}
+    with pytest.raises(UsageError, match="bf16 weights are for the CPU; give the device cpu"):
+        ready(Bert(BertConfig(23, 32, 1, 2)).to("meta"), "bf16")
+
+
 def test_what_packing_refuses():
     model = GPT(GPTConfig(23, 32, 1, 2))
     with pytest.raises(UsageError, match="training mode"):

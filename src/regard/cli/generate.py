@@ -56,6 +56,10 @@ def generate(
         Parameter(help="A smaller model with the same tokenizer that proposes them. [default: the text so far]"),
     ] = None,
     stream: Annotated[bool, Parameter(negative="", help="Print pieces as they come, line after line.")] = False,
+    compiled: Annotated[
+        bool,
+        Parameter(name="--compile", negative="", help="On a GPU: compile the step first, for half a minute."),
+    ] = False,
     count: Annotated[int | None, Parameter(help="Images to make.")] = None,
     out: Annotated[
         Path | None, Parameter(name=("--out", "-o"), help="Where images go: one sheet (.png), or a new folder.")
@@ -75,7 +79,8 @@ def generate(
     texts = {
         **{"tokens": tokens, "beam": beam, "sample": sample, "temperature": temperature, "top-k": top_k},
         **{"top-p": top_p, "min-p": min_p, "repetition-penalty": repetition_penalty, "stop": stop, "full": full},
-        **{"batch": batch, "stream": stream or None, "speculate": speculate, "draft": draft},
+        **{"batch": batch, "stream": stream or None, "compile": compiled or None},
+        **{"speculate": speculate, "draft": draft},
     }
     batch = (1 if stream or sys.stdin.isatty() else 64) if batch is None else batch
     if batch < 1:
@@ -130,6 +135,10 @@ def generate(
         proposing = small
         make_ready(proposing, precision)
     make_ready(loaded, precision)
+    if compiled:
+        if loaded.device.type != "cuda":
+            raise UsageError(f"--compile on {loaded.device.type}", mend="leave it out: steps are compiled for a GPU")
+        loaded.compiles = True
     full = full or ("cut" if tokens is None else "error")
     waiting: list[str] = []
     done = 0

@@ -21,7 +21,10 @@ Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSO
 Device = Annotated[str, Parameter(help="Where it runs: auto, cpu, cuda, cuda:1, …")]
 Precision = Annotated[
     Literal["fp32", "bf16", "int8"],
-    Parameter(help="Of the weights, on the CPU: fewer bytes are read sooner, and say less. int8 is the quickest."),
+    Parameter(
+        help="Of the weights: fewer bytes are read sooner, and say less. int8 is the quickest, on the CPU; bf16 is for "
+        "it, and for what writes on a GPU."
+    ),
 ]
 Model = Annotated[str, Parameter(help="A run's folder, or the model folder in it.")]
 Source = Annotated[str | None, Parameter(help="Column (or suffix of parallel files) of the source; two texts: A,B.")]
@@ -44,9 +47,7 @@ def make_ready(product: Any, precision: str) -> None:
     """
     from regard.layers.packed import packing_error, ready
 
-    ready(product.model, precision)
-    if precision != "fp32":
-        error = packing_error(product.model)
+    if error := packing_error(ready(product.model, precision)):
         print(f"regard: {precision} weights: products differ by up to {error:.1e} of the greatest", file=sys.stderr)
 
 

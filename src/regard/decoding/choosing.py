@@ -16,6 +16,11 @@ _BLOCK = 1 << 16  # numbers that are worked on at once: they stay in the process
 _NEAR = 64  # of the most probable tokens, so many are looked at first: nearly every draw falls among them
 
 
+def widened(logits_RV: Tensor) -> Tensor:
+    """Give scores in float32 at least: of sums over a vocabulary, half precision loses most digits."""
+    return logits_RV.to(torch.promote_types(logits_RV.dtype, torch.float32))
+
+
 def log_norms(logits_RV: Tensor) -> Tensor:
     """Compute log Σ exp, which turns scores into log-probabilities.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -20,29 +20,33 @@ from regard.models.causal import CausalStack, StackState
 from regard.models.states import Room
 
 Step = Callable[[Tensor, Tensor, list[Tensor], list[Tensor]], Tensor]
+How = Literal["compile", "graph", "compiled graph"]
+
+_MOST_GRAPHS = 4  # caches of as many batches: those of the next batch often lie where another's were
 
 
 class FixedSteps:
-    """A causal stack whose steps are compiled, or captured as a CUDA graph.
+    """A causal stack whose steps are compiled, or captured as a CUDA graph, or both.
 
     Args:
         model: The stack, in evaluation mode.
         how: ``compile`` compiles the step by ``torch.compile``; ``graph`` captures it on the device, and runs it
-            without Python.
+            without Python; ``compiled graph`` captures it compiled.
 
     Raises:
         UsageError: ``how`` is unknown, or a graph is to be captured where there is no CUDA.
     """
 
-    def __init__(self, model: CausalStack, how: Literal["compile", "graph"] = "compile") -> None:
-        if how not in ("compile", "graph"):
-            raise UsageError(f"unknown steps {how!r}", mend="choose compile or graph")
-        if how == "graph" and next(model.parameters()).device.type != "cuda":
+    def __init__(self, model: CausalStack, how: How = "compile") -> None:
+        if how not in get_args(How):
+            raise UsageError(f"unknown steps {how!r}", mend=f"choose {', '.join(get_args(How))}")
+        if how != "compile" and next(model.parameters()).device.type != "cuda":
             raise UsageError("a CUDA graph of a model that is not on CUDA", mend="choose compile, or move the model")
         self.model, self.config = model, model.config
         self.max_tokens = model.max_tokens
-        self._graphs: dict[tuple[int, ...], _Graph] = {}
-        self._step: Step = self._captured if how == "graph" else torch.compile(self._run, dynamic=False)  # type: ignore[assignment]
+        self._graphs: dict[tuple[object, ...], _Graph] = {}
+        self._bare: Step = self._run if how == "graph" else torch.compile(self._run, dynamic=False)  # type: ignore[assignment]
+        self._step: Step = self._bare if how == "compile" else self._captured
 
     def start(self, prompt_N: Tensor, segments: Segments, beams: int, room: Room | None = None) -> StackState:
         """Read prompts; see :meth:`regard.models.interface.LanguageModel.start`.
@@ -100,10 +104,12 @@ class FixedSteps:
         return self.model.extend(tokens_B, state)[0]
 
     def _captured(self, tokens_B: Tensor, lengths_B: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
-        where = tuple(x.data_ptr() for x in (*keys, *values))
+        # A graph reads and writes where it was captured. Other caches may come to lie there, in other shapes.
+        where = tuple((x.data_ptr(), x.shape) for x in (*keys, *values, *self.model.parameters()))
         if where not in self._graphs:
-            self._graphs.clear()  # the caches that an older one wrote to are gone
-            self._graphs[where] = _Graph(self._run, tokens_B, lengths_B, keys, values)
+            while len(self._graphs) >= _MOST_GRAPHS:
+                del self._graphs[next(iter(self._graphs))]
+            self._graphs[where] = _Graph(self._bare, tokens_B, lengths_B, keys, values)
         return self._graphs[where].replay(tokens_B, lengths_B)
 
 
@@ -114,19 +120,26 @@ class _Graph:
         self, run: Step, tokens_B: Tensor, lengths_B: Tensor, keys: list[Tensor], values: list[Tensor]
     ) -> None:
         self.tokens_B, self.lengths_B = tokens_B.clone(), lengths_B.clone()
-        given: Any = (self.tokens_B, self.lengths_B, keys, values)
-        aside = torch.cuda.Stream()
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
-            run(*given)  # what is set up at first use is not captured; it writes what the first replay writes again
-        torch.cuda.current_stream().wait_stream(aside)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.logits_BV = run(*given)
+        self.run, self.logits_BV = _capture(lambda: run(self.tokens_B, self.lengths_B, keys, values))
 
     def replay(self, tokens_B: Tensor, lengths_B: Tensor) -> Tensor:
         """Run the step on new tokens."""
         self.tokens_B.copy_(tokens_B)
         self.lengths_B.copy_(lengths_B)
-        self.graph.replay()
+        self.run()
         return self.logits_BV.clone()
+
+
+def _capture(work: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
+    """Capture work as a CUDA graph: give what runs it again, and where its result will be."""
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        # What is set up at first use, compiled code too, is not captured; it writes what the first run writes again.
+        for _ in range(2):
+            work()
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may use the device
+        result = work()
+    return graph.replay, result

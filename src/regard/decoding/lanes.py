@@ -57,10 +57,12 @@ class Group:
     Attributes:
         lanes: The sources.
         state: Where the model stands.
+        scored: Scores behind the newest token of each row, where the model has read it already; else it has not.
     """
 
     lanes: list[Lane]
     state: Any
+    scored: Any = None
 
     @property
     def width(self) -> int:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention import Segments
-from regard.decoding.choosing import best, draw, log_norms, penalized
+from regard.decoding.choosing import best, draw, log_norms, penalized, widened
 from regard.decoding.lanes import Group, Hypothesis, Lane, filled, penalty
 from regard.decoding.options import DecodeOptions
 from regard.decoding.speculating import Proposer
@@ -20,6 +20,9 @@ from regard.layers.packed import is_packed
 from regard.layers.packed_block import MANY_ROWS
 from regard.models.interface import EncoderDecoder, LanguageModel
 from regard.models.states import Room
+
+# Where the next step begins before the host knows what this one gave: it does its own work meanwhile.
+_RUNS_AHEAD = ("cuda",)
 
 
 def window_start(length: int, context: int) -> int:
@@ -135,12 +138,12 @@ class _Search:
         self.is_over: Callable[[list[int]], bool] | None = None
         self.listen: Callable[[int, int], None] | None = None
         self.proposer: Proposer | None = None
-        self.device = torch.device("cpu")
+        self.device, self.lengths = torch.device("cpu"), tuple[int, ...]()
         self.is_packed = isinstance(model, nn.Module) and is_packed(model)
 
     def run(self, source_M: Tensor, segments: Segments, limits: Sequence[int], lanes: int) -> list[list[Hypothesis]]:
         """Decode all sources, in their order, so many side by side."""
-        self.device = source_M.device
+        self.device, self.lengths = source_M.device, segments.lengths
         sources = source_M.split(list(segments.lengths))
         all_lanes = [Lane(number, limit) for number, limit in enumerate(limits)]
         most = max((len(source) + limit for source, limit in zip(sources, limits, strict=True)), default=0) + 1
@@ -177,6 +180,9 @@ class _Search:
         if not fresh.lanes:
             return
         if group.lanes:
+            if group.scored is not None:  # new rows have not read their newest tokens, so nor may these
+                lengths = [self.lengths[lane.number] + len(lane.tokens[0]) for lane in group.lanes]
+                group.state, group.scored = group.state.rewind(lengths), None
             before = len(group.lanes) * fresh.width
             rows_R = torch.arange(before, before + len(fresh.lanes) * fresh.width)
             fresh.state = group.state.put(rows_R, fresh.state)
@@ -184,6 +190,9 @@ class _Search:
 
     def _read(self, group: Group, ahead: Sequence[Sequence[int]] = ()) -> Tensor:
         """Read the newest token of each row, and what is proposed to come, and score what follows each."""
+        if group.scored is not None:
+            logits_NV, group.scored = group.scored, None
+            return logits_NV
         self._make_room(group)
         tokens: list[int] = []
         for place, lane in enumerate(group.lanes):
@@ -199,6 +208,7 @@ class _Search:
 
     def _scores(self, logits_NV: Tensor, seen: Callable[[], list[list[int]]]) -> tuple[Tensor, Tensor]:
         """Give the scores among which tokens are chosen, and their normalizers."""
+        logits_NV = widened(logits_NV)
         if self.options.repetition_penalty != 1.0:
             logits_NV = penalized(logits_NV, seen(), self.options.repetition_penalty)
         norms_N = log_norms(logits_NV)
@@ -226,6 +236,7 @@ class _Search:
             value_N1 = logits_NV.gather(1, token_N1)
         else:
             value_N1, token_N1 = best(logits_NV, 1)
+        self._run_ahead(group, token_N1[:, 0])
         tokens = token_N1[:, 0].tolist()
         logprobs = (value_N1[:, 0].double() - norms_N).tolist()
         if any(value != value for value in logprobs):
@@ -249,6 +260,18 @@ class _Search:
             lengths = [len(self._text(lane, lane.tokens[0])) - 1 for lane in group.lanes]
             group.state = group.state.rewind(lengths)
         self._leave(group, kept)
+
+    def _run_ahead(self, group: Group, tokens_R: Tensor) -> None:
+        """Read tokens that the host does not know yet, where that is of use: nobody has to read a text anew."""
+        if self.device.type not in _RUNS_AHEAD or self.options.speculate or isinstance(self.model, EncoderDecoder):
+            return
+        if all(len(lane.tokens[0]) + 1 >= lane.limit + bool(self.end_ids) for lane in group.lanes):
+            return  # nothing is asked about what comes next
+        if self.context is not None:
+            before = self.lengths if self.prompts is None else [len(prompt) - 1 for prompt in self.prompts]
+            if any(before[lane.number] + len(lane.tokens[0]) + 2 > self.context for lane in group.lanes):
+                return
+        group.scored, group.state = self.model.step(tokens_R, group.state)
 
     def _take(self, lane: Lane, token: int, logprob: float) -> bool:
         """Add a token to a lane's only prefix, and say whether it goes on."""
@@ -284,9 +307,12 @@ class _Search:
         if order and (gone or rows != list(range(len(group.lanes) * width))):
             sources_B = torch.tensor(order) if gone else None
             group.state = group.state.select(torch.tensor(rows), sources_B)
+            if group.scored is not None:
+                group.scored = group.scored[torch.tensor(rows, device=self.device)]
         if gone and self.proposer is not None:
             self.proposer.keep(order)
         group.lanes = [group.lanes[place] for place in order]
+        group.scored = group.scored if order else None
 
     def _step(self, group: Group) -> None:
         """Choose the next tokens of each lane's beams, and set finished ones aside."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention import Segments
-from regard.decoding.choosing import best, draw, log_norms, penalized
+from regard.decoding.choosing import best, draw, log_norms, penalized, widened
 from regard.decoding.options import DecodeOptions
 from regard.kernels import native
 from regard.layers.packed import is_packed
@@ -138,7 +138,7 @@ class Draft:
         for ahead in range(count):
             with nullcontext() if self.is_packed else native.together():
                 logits_NV, state = self.model.extend(torch.tensor(tokens, device=device), state)
-            logits_BV = logits_NV.unflatten(0, (len(texts), -1))[:, -1]
+            logits_BV = widened(logits_NV.unflatten(0, (len(texts), -1))[:, -1])
             if options.repetition_penalty != 1.0:
                 seen = [[*text, *new] for text, new in zip(texts, found, strict=True)]
                 logits_BV = penalized(logits_BV, seen, options.repetition_penalty)

@@ -82,11 +82,11 @@ def pack(model: nn.Module, precision: str = "fp32", kernel: str | None = None) -
 
 
 def ready(model: nn.Module, precision: str) -> nn.Module:
-    """Get a model ready for use where it is: on the CPU it is packed; elsewhere float32 stays as it is.
+    """Get a model ready for use where it is: on the CPU it is packed; elsewhere it is brought into bf16 where asked.
 
-    So does a model in float32 whose weights the processor's caches hold, and, without kernels of our own, one that
-    writes nothing token by token: little would be gained. Beside a larger one on the CPU, memory that is freed from now
-    on is kept for what comes next; see :func:`regard.sharing.keep_freed`.
+    On the CPU a model in float32 stays as it is whose weights the processor's caches hold, and, without kernels of our
+    own, one that writes nothing token by token: little would be gained. Beside a larger one there, memory that is freed
+    from now on is kept for what comes next; see :func:`regard.sharing.keep_freed`.
 
     Args:
         model: Anywhere; it is brought into evaluation mode.
@@ -96,16 +96,19 @@ def ready(model: nn.Module, precision: str) -> nn.Module:
         The model.
 
     Raises:
-        UsageError: Another precision than fp32 is asked for, and the model is not on the CPU.
+        UsageError: The model is not on the CPU, and int8 is asked for, or bf16 and it does not write token by token.
     """
     weights = sum(module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear))
     writes = callable(getattr(model, "step", None))
     if precision == "fp32" and weights < _FEW_WEIGHTS:
         return model
     if any(not tensor.is_cpu for tensor in (*model.parameters(), *model.buffers())):
-        if precision != "fp32":
-            raise UsageError(f"{precision[:40]} weights are for the CPU", where="precision", mend="give the device cpu")
-        return model
+        if precision == "fp32":
+            return model
+        if precision == "bf16" and writes:
+            return model.eval().to(torch.bfloat16)
+        mend = "give the device cpu, or leave the precision out"
+        raise UsageError(f"{precision[:40]} weights are for the CPU", where="precision", mend=mend)
     if precision != "fp32" or writes or choose():
         model = pack(model.eval(), precision)
     keep_freed()  # not before: what packing let go is given back

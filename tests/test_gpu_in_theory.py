@@ -1,0 +1,208 @@
+"""What a GPU would be asked to do, on a machine without one: operations on tensors of its device that hold no numbers.
+
+PyTorch infers what each gives; one that no GPU has, that mixes devices, or whose result the host waits for, ends in an
+error. So what a step of decoding asks for can be captured as a graph, if it asks the host for nothing.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+# Python's part of PyTorch asks for whoever knows the devices of CUDA, and a build without it has nobody.
+GUARD = """
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+namespace { C10_REGISTER_GUARD_IMPL(CUDA, c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::CUDA>) }
+"""
+
+RUN = """
+import ctypes, sys
+import torch
+ctypes.CDLL(sys.argv[1])
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from regard.attention import Segments
+from regard.decoding.choosing import best, log_norms, widened
+from regard.decoding.fixed import FixedSteps
+from regard.models.bert import Bert, BertConfig
+from regard.models.gpt import GPT, GPTConfig
+from regard.models.llama import Llama, LlamaConfig
+from regard.models.states import Room
+from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.vit import Vit, VitConfig
+from regard.tasks import vocabulary
+from regard.training import optimizers
+from regard.training.blocks import quicken
+from regard.training.config import TrainingConfig
+
+torch.cuda.is_available = torch.cuda.is_bf16_supported = lambda *given: True
+made = torch.tensor
+torch.tensor = lambda data, *given, device=None, **more: made(data, *given, **more).to(device or "cpu")  # asks one too
+vocabulary.SCORES_AT_ONCE, vocabulary.MIN_ROWS = {"cuda": 4096}, 1  # several lots
+cuda = torch.device("cuda")
+
+
+class OnDevice(TorchDispatchMode):
+    '''Notes operations on tensors of the host.'''
+
+    def __init__(self):
+        super().__init__()
+        self.on_host = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if any(isinstance(x, torch.Tensor) and not x.is_cuda for x in tree_leaves((args, kwargs, result))):
+            self.on_host.append(str(func))
+        return result
+
+
+def moved(model, dtype=None):
+    '''Give a model parameters on the device, those that are one still one.'''
+    there = {}
+    for module in model.modules():
+        for held in (module._parameters, module._buffers):
+            for name, x in held.items():
+                if x is not None and id(x) not in there:
+                    y = torch.empty(x.shape, dtype=dtype if dtype and x.is_floating_point() else x.dtype, device=cuda)
+                    there[id(x)] = torch.nn.Parameter(y) if isinstance(x, torch.nn.Parameter) else y
+                if x is not None:
+                    held[name] = there[id(x)]
+    return model
+
+
+def words(*shape):
+    return torch.empty(*shape, dtype=torch.int64, device=cuda)
+
+
+def trained(model, hidden):
+    '''A step but for the backward pass, which a build without CUDA cannot run.'''
+    quicken(moved(model.train()), "bf16")
+    optimizer = optimizers.make(model, TrainingConfig(max_steps=1, learning_rate=1e-4))
+    with torch.autocast("cuda", torch.bfloat16):
+        loss = vocabulary.VocabularyLoss()(model, hidden(model), words(90), 0.1)
+    for parameter in model.parameters():
+        parameter.grad = torch.empty_like(parameter)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+    optimizer.step()
+    return loss.sum
+
+
+@torch.inference_mode()
+def written(model):
+    '''Read prompts, and go on from them.'''
+    moved(model.eval(), torch.bfloat16)
+    state = model.start(words(9), Segments.ragged([2, 3, 4], cuda), 1, Room(3, 40, 30))
+    logits, state = model.step(words(3), state)
+    stores = ([getattr(cache, name) for cache in state.caches] for name in ("k_store", "v_store"))
+    with OnDevice() as watched:
+        FixedSteps(model)._run(words(3), words(3), *stores)
+    assert not watched.on_host, watched.on_host
+    scores = widened(logits)
+    assert scores.dtype == torch.float32 and log_norms(scores).dtype == torch.float64
+    return best(scores, 1)[1]
+
+
+@torch.inference_mode()
+def translated(model):
+    '''Read sources, and go on from one start each.'''
+    moved(model.eval(), torch.bfloat16)
+    state = model.start(words(9), Segments.ragged([2, 3, 4], cuda), 1, Room(3, 40, 30, 4))
+    _, state = model.step(words(3), state)
+    return model.step(words(3), state)[0]
+
+
+@torch.inference_mode()
+def encoded(model):
+    return moved(model.eval(), torch.bfloat16)(words(90), Segments.ragged([20, 30, 40], cuda))
+
+
+def pictured(model):
+    moved(model.train())
+    with torch.autocast("cuda", torch.bfloat16):
+        return model.head(model.pool(model(torch.empty(4, 3, 32, 32, device=cuda))))
+
+
+def gpt():
+    return GPT(GPTConfig(97, 32, 2, 4, max_len=64))
+
+
+def llama():
+    return Llama(LlamaConfig(97, 32, 2, 4, 2, mlp_dim=64, max_len=64))
+
+
+def transformer():
+    return Transformer(TransformerConfig(97, 97, 32, 64, 4, encoder_layers=2, decoder_layers=2))
+
+
+def bert():
+    return Bert(BertConfig(97, 32, 2, 4, 64, attention_dropout=0.0, head="masked"))
+
+
+def ragged():
+    return Segments.ragged([20, 30, 40], cuda)
+
+
+def on_pairs(model):
+    return trained(model, lambda m: m(words(90), ragged(), words(90), ragged()))
+
+
+def on_texts(model):
+    return trained(model, lambda m: m(words(90), ragged()))
+
+
+model, work = {
+    "gpt is trained": (gpt, lambda m: trained(m, lambda m: m(words(90), Segments.uniform(3, 30, cuda)))),
+    "llama is trained": (llama, on_texts),
+    "transformer is trained": (transformer, on_pairs),
+    "bert is trained": (bert, on_texts),
+    "bert encodes": (bert, encoded),
+    "vit is trained": (lambda: Vit(VitConfig((32, 32), 3, 10, 8, 32, 2, 2, 64)), pictured),
+    "gpt writes": (gpt, written),
+    "llama writes": (llama, written),
+    "transformer translates": (transformer, translated),
+}[sys.argv[2]]
+built = model()
+with FakeTensorMode():
+    found = work(built)
+print(found.device, tuple(found.shape))
+"""
+
+WORK = {
+    "gpt is trained": "()",
+    "llama is trained": "()",
+    "transformer is trained": "()",
+    "bert is trained": "()",
+    "bert encodes": "(90, 32)",
+    "vit is trained": "(4, 10)",
+    "gpt writes": "(3, 1)",
+    "llama writes": "(3, 1)",
+    "transformer translates": "(3, 97)",
+}
+
+
+@pytest.fixture(scope="module")
+def guard(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library that stands for the devices of CUDA, as PyTorch has it for others."""
+    compiler = shutil.which(os.environ.get("CXX") or "g++")
+    assert compiler is not None, "our kernels want one too"
+    folder, torchs = tmp_path_factory.mktemp("guard"), Path(torch.__file__).parent
+    (folder / "guard.cpp").write_text(GUARD)
+    command = [compiler, "-std=c++20", "-fPIC", "-shared", f"-I{torchs / 'include'}", "-o", folder / "guard.so"]
+    subprocess.run([*command, folder / "guard.cpp", f"-L{torchs / 'lib'}", "-lc10"], check=True, timeout=300)
+    return folder / "guard.so"
+
+
+@pytest.mark.skipif(torch.version.cuda is not None, reason="this build of PyTorch knows the devices of CUDA itself")
+@pytest.mark.parametrize("work", WORK)
+def test_what_a_gpu_is_asked_to_do(work: str, guard: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, str(guard), work], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.split(maxsplit=1) == ["cuda:0", f"{WORK[work]}\n"]
