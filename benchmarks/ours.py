@@ -96,12 +96,12 @@ def load(folder: Path, device: torch.device, precision: str = "fp32") -> Any:
     """
     model = read_folder(folder)[1].eval()
     if device.type == "cuda":
-        return model.to(device, torch.bfloat16)
+        return packed(model.to(device, torch.bfloat16), "fp32")  # which changes no more of it
     return packed(model, precision)
 
 
 def packed(model: nn.Module, precision: str) -> Any:
-    """Get a model ready for use, as :func:`regard.load` does on a CPU."""
+    """Get a model ready for use, as :func:`regard.load` does."""
     from regard.layers.packed import ready
 
     return ready(model.eval(), precision)

@@ -21,6 +21,7 @@ namespace { C10_REGISTER_GUARD_IMPL(CUDA, c10::impl::NoOpDeviceGuardImpl<c10::De
 
 RUN = """
 import ctypes, sys
+from collections import Counter
 import torch
 ctypes.CDLL(sys.argv[1])
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -30,6 +31,7 @@ from torch.utils._pytree import tree_leaves
 from regard.attention import Segments
 from regard.decoding.choosing import best, log_norms, widened
 from regard.decoding.fixed import FixedSteps
+from regard.layers.packed import ready
 from regard.models.bert import Bert, BertConfig
 from regard.models.gpt import GPT, GPTConfig
 from regard.models.llama import Llama, LlamaConfig
@@ -53,10 +55,11 @@ class OnDevice(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self.on_host = []
+        self.on_host, self.count = [], Counter()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
+        self.count[func.overloadpacket.__name__] += 1
         if any(isinstance(x, torch.Tensor) and not x.is_cuda for x in tree_leaves((args, kwargs, result))):
             self.on_host.append(str(func))
         return result
@@ -96,13 +99,17 @@ def trained(model, hidden):
 @torch.inference_mode()
 def written(model):
     '''Read prompts, and go on from them.'''
-    moved(model.eval(), torch.bfloat16)
+    ready(moved(model.eval(), torch.bfloat16), "fp32")
     state = model.start(words(9), Segments.ragged([2, 3, 4], cuda), 1, Room(3, 40, 30))
     logits, state = model.step(words(3), state)
     stores = ([getattr(cache, name) for cache in state.caches] for name in ("k_store", "v_store"))
     with OnDevice() as watched:
         FixedSteps(model)._run(words(3), words(3), *stores)
     assert not watched.on_host, watched.on_host
+    # One product for queries, keys and values; and nothing is made of queries without keys, which there are none of.
+    layers, more = len(model.blocks), model.blocks[0].mlp.gate_proj is not None
+    assert watched.count["linear"] == layers * (4 + more) + 1, watched.count
+    assert watched.count["scaled_dot_product_attention"] == layers and not watched.count["all"], watched.count
     scores = widened(logits)
     assert scores.dtype == torch.float32 and log_norms(scores).dtype == torch.float64
     return best(scores, 1)[1]

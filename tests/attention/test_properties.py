@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from copy import deepcopy
 
 import pytest
 import torch
@@ -9,8 +10,10 @@ import torch.utils._pytree as pytree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.attention import KVCache, MultiHeadAttention, Segments, attend, groups, masks, positions, scores
+from regard.attention.past import Past
 from regard.attention.segments import round_up
 from regard.errors import ContextError, UsageError
 
@@ -430,12 +433,13 @@ def test_segments_say_where_tokens_stand(sizes: list[int]) -> None:
 @few
 @given(lengths, st.booleans())
 def test_segments_are_a_pytree(sizes: list[int], clean: bool) -> None:
-    made = (Segments.ragged(sizes), Segments.uniform(3, 5), Segments.slots(torch.tensor(sizes), 13, 11, clean))
+    slots = Segments.slots(torch.tensor(sizes), 13, 11, clean, least_len=2)
+    made = (Segments.ragged(sizes), Segments.uniform(3, 5), slots)
     for segments in made:
         leaves, spec = pytree.tree_flatten(segments)
         assert all(isinstance(leaf, Tensor) for leaf in leaves)
         back = pytree.tree_unflatten(leaves, spec)
-        for name in ("form", "max_len", "capacity", "clean", "origin", "lengths", "num_rows"):
+        for name in ("form", "max_len", "capacity", "clean", "least_len", "origin", "lengths", "num_rows"):
             assert getattr(back, name) == getattr(segments, name), name
         assert torch.equal(back.starts_B, segments.starts_B)
         assert torch.equal(back.positions_N(), segments.positions_N())
@@ -449,13 +453,28 @@ def test_slots_number_their_places() -> None:
 
 
 def test_segments_on_another_device_are_equal() -> None:
-    for segments in (Segments.ragged([2, 0, 3]), Segments.slots(torch.tensor([2, 0]), 3, 2, clean=True)):
+    for segments in (Segments.ragged([2, 0, 3]), Segments.slots(torch.tensor([2, 1]), 3, 2, True, (2, 1), 1)):
         assert segments.to("cpu") is segments
         moved = segments.to("meta")
         assert moved.lengths_B.device.type == moved.starts_B.device.type == "meta"
-        for name in ("form", "max_len", "capacity", "clean", "origin"):
+        for name in ("form", "max_len", "capacity", "clean", "least_len", "origin"):
             assert getattr(moved, name) == getattr(segments, name)
     assert Segments.ragged([2, 0, 3]).to("meta").lengths == (2, 0, 3)
+
+
+def test_the_host_knows_how_few_keys_a_slot_has() -> None:
+    """So that nothing is made of queries without keys where there are none."""
+    lengths_B = torch.tensor([3, 0, 5])
+    past = Past(lengths_B, (3, 0, 5))
+    assert past.segments(9).least_len == 0
+    assert past.after(past.new(2)).segments(9).least_len == 2
+    assert past.after(Segments.ragged([1, 0, 2])).least == 0
+    assert past.first(1).least == 3
+    blind = Past(lengths_B, None, 9)
+    assert blind.segments(9).least_len == 0
+    assert blind.after(blind.new(1)).after(blind.new(1)).segments(9).least_len == 2
+    assert blind.after(Segments.ragged([1, 1, 2])).least == 0, "fewer than there are, at most"
+    assert Past(lengths_B[:0], ()).least == 0
 
 
 def test_a_negative_length_is_refused() -> None:
@@ -502,6 +521,68 @@ def test_one_product_in_training_is_the_three(use_bias: bool, groups: int, monke
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, atol=1e-12, rtol=0)
         assert one.abs().sum() > 0
+
+
+class Products(TorchDispatchMode):
+    """Counts products."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        self.count += func in (torch.ops.aten.addmm.default, torch.ops.aten.mm.default)
+        return func(*args, **(kwargs or {}))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("use_bias", [True, False])
+@pytest.mark.parametrize("groups", [6, 2])
+def test_projections_that_lie_together_are_one_product_in_use(use_bias: bool, groups: int) -> None:
+    layer = MultiHeadAttention(12, 6, num_kv_heads=groups, use_bias=use_bias).double()
+    names, x_ND, segments = list(layer.state_dict()), torch.randn(9, 12).double(), Segments.ragged([4, 5])
+
+    def products(layer: MultiHeadAttention) -> int:
+        """As many as there are, and none of them wrong: beside a layer that has the same weights apart."""
+        apart = MultiHeadAttention(12, 6, num_kv_heads=groups, use_bias=use_bias).to(layer.q_proj.weight.dtype)
+        apart.load_state_dict(layer.state_dict())
+        x = x_ND.to(layer.q_proj.weight.dtype)
+        with Products() as made:
+            found = layer(x, segments, mask=masks.causal())
+        torch.testing.assert_close(found, apart(x, segments, mask=masks.causal()))
+        return made.count
+
+    assert products(layer) == 4
+    layer.lay_together()
+    assert products(layer) == 2
+    assert list(layer.state_dict()) == names
+    layer.k_proj.weight.mul_(3.0)
+    layer.load_state_dict({name: 2 * x for name, x in layer.state_dict().items()})
+    assert products(layer) == 2, "what changes in its place is seen"
+    copied = deepcopy(layer)
+    copied.q_proj.weight.mul_(5.0)
+    assert products(copied) == 4, "a copy has its own memory"
+    assert products(layer) == 2
+    layer.v_proj.weight = torch.nn.Parameter(torch.randn_like(layer.v_proj.weight))
+    assert products(layer) == 4, "another parameter"
+    layer.lay_together()
+    assert products(layer) == 2
+    assert products(layer.float()) == 4, "another precision"
+
+
+def test_projections_that_cannot_lie_together_are_left_apart() -> None:
+    layer = MultiHeadAttention(12, 6, kv_dim=8)
+    layer.lay_together()
+    assert layer._together is None
+    layer = MultiHeadAttention(12, 6)
+    layer.k_proj.bias = None
+    layer.lay_together()
+    assert layer._together is None
+    layer = MultiHeadAttention(12, 6)
+    layer.lay_together()
+    layer.v_proj = torch.nn.Sequential(layer.v_proj)  # type: ignore[assignment]
+    with torch.no_grad():
+        assert layer._joined() is None
+    layer.lay_together()
+    assert all(parameter.requires_grad for parameter in layer.parameters())
 
 
 def test_projections_stay_apart_where_they_must() -> None:

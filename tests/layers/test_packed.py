@@ -346,8 +346,10 @@ def test_on_another_device_what_writes_becomes_bf16():
     made = ready(GPT(GPTConfig(23, 32, 1, 2)).to("meta"), "bf16")
     assert {parameter.dtype for parameter in made.parameters()} == {torch.bfloat16}
     assert not made.training
+    assert all(block.self_attn._together for block in made.blocks)
     made = ready(GPT(GPTConfig(23, 32, 1, 2)).to("meta"), "fp32")
     assert {parameter.dtype for parameter in made.parameters()} == {torch.float32}
+    assert all(block.self_attn._together for block in made.blocks)
     with pytest.raises(UsageError, match="bf16 weights are for the CPU; give the device cpu"):
         ready(Bert(BertConfig(23, 32, 1, 2)).to("meta"), "bf16")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -72,6 +73,7 @@ class MultiHeadAttention(Site):
         self.v_proj = nn.Linear(kv_dim, num_kv_heads * self.head_dim, bias=use_bias)
         self.out_proj = nn.Linear(num_heads * self.head_dim, embed_dim, bias=use_bias)
         self.joint_proj: nn.Module | None = None
+        self._together: tuple[tuple[nn.Parameter | None, ...], Tensor, Tensor | None] | None = None
         self.score = score
         self.reset_parameters()
 
@@ -172,15 +174,54 @@ class MultiHeadAttention(Site):
         """Lay the weights of queries, keys and values together, where gradients are taken.
 
         One product then takes the place of three, and two that of six in the backward pass. Without a backward pass,
-        laying them together at each call would cost more than it gains.
+        laying them together at each call would cost more than it gains: unless they lie so, see :meth:`lay_together`.
         """
         parts = (self.q_proj, self.k_proj, self.v_proj)
-        if not torch.is_grad_enabled() or any(type(part) is not nn.Linear for part in parts):
+        if not torch.is_grad_enabled():
+            if self._together is None or any(a is not b for a, b in zip(self._own(), self._together[0], strict=True)):
+                return None
+            return self._together[1:]
+        if any(type(part) is not nn.Linear for part in parts):
             return None
         biases: list[Tensor] = [part.bias for part in parts if part.bias is not None]
         if len(biases) not in (0, 3) or not all(part.weight.requires_grad for part in parts):
             return None
         return torch.cat([part.weight for part in parts]), torch.cat(biases) if biases else None
+
+    def lay_together(self) -> None:
+        """Have the weights of queries, keys and values lie one behind the other, so that they are one product in use.
+
+        They stay what they were, three parameters, and change as ever. Where widths differ, some have biases, or one
+        is no plain layer, nothing is done.
+        """
+        parts = (self.q_proj, self.k_proj, self.v_proj)
+        if any(type(part) is not nn.Linear for part in parts) or len({part.in_features for part in parts}) > 1:
+            return
+        if len({part.bias is None for part in parts}) > 1:
+            return
+        sizes = [part.out_features for part in parts]
+        with torch.no_grad():
+            weight_LI = torch.cat([part.weight for part in parts])
+            biases = [part.bias for part in parts if part.bias is not None]
+            bias_L = torch.cat(biases) if biases else None
+            for part, own_OI in zip(parts, weight_LI.split(sizes), strict=True):
+                part.weight = nn.Parameter(own_OI, part.weight.requires_grad)
+            if bias_L is not None:
+                for part, own_O in zip(parts, bias_L.split(sizes), strict=True):
+                    part.bias = nn.Parameter(own_O, part.bias.requires_grad)
+        self._together = self._own(), weight_LI, bias_L
+
+    def _own(self) -> tuple[nn.Parameter | None, ...]:
+        """Give the parameters of queries, keys and values: others may have taken the place of those laid together."""
+        parts = (self.q_proj, self.k_proj, self.v_proj)
+        return tuple(getattr(part, name, None) for part in parts for name in ("weight", "bias"))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> MultiHeadAttention:
+        self._together = None  # elsewhere, or in another precision, each has its own memory
+        return super()._apply(fn, recurse)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_together": None}  # a copy's, too
 
     def extend(
         self,

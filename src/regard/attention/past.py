@@ -23,6 +23,7 @@ class Past:
         known: The same on the host; None where the host does not know, as in a step whose shapes are fixed.
         bound: No length is greater, where the host does not know them; then it stays as it is.
         uniform: Segments of rows with the same number of new tokens, by that number, as they were made before.
+        least: No length is less, where the host does not know them.
     """
 
     def __init__(
@@ -31,9 +32,11 @@ class Past:
         known: tuple[int, ...] | None,
         bound: int = 0,
         uniform: dict[tuple[int, int], Segments] | None = None,
+        least: int = 0,
     ) -> None:
         self.lengths_B, self.known = lengths_B, known
         self.max_len = bound if known is None else max(known, default=0)
+        self.least = least if known is None else min(known, default=0)
         self.even = known is not None and len(set(known)) <= 1
         self._uniform = {} if uniform is None else uniform
         self._after: tuple[Segments, Past] | None = None
@@ -107,7 +110,8 @@ class Past:
             if known is not None:
                 known = tuple(a + b for a, b in zip(known, segments.lengths, strict=True))
             lengths_B = self.lengths_B + segments.lengths_B
-            self._after = segments, Past(lengths_B, known, self.max_len, self._uniform)
+            least = self.least + (segments.max_len if segments.form == "uniform" else 0)
+            self._after = segments, Past(lengths_B, known, self.max_len, self._uniform, least)
         return self._after[1]
 
     def places(self, segments: Segments) -> tuple[Tensor, Tensor]:
@@ -149,7 +153,7 @@ class Past:
             The slots.
         """
         if self._segments is None or self._segments[0] != capacity:
-            slots = Segments.slots(self.lengths_B, capacity, self.max_len, clean=True, known_lengths=self.known)
+            slots = Segments.slots(self.lengths_B, capacity, self.max_len, True, self.known, self.least)
             self._segments = capacity, slots
         return self._segments[1]
 

@@ -61,6 +61,7 @@ class Segments:
             slots.
         capacity: Places of a slot; 0 for the other forms.
         clean: For slots: the maker promises finite numbers beyond the lengths, so that nothing need be cleared there.
+        least_len: For slots: no length is less.
         origin: Index of each sequence in the batch that a caller knows, where a model attends for some of its sequences
             or in another order; None where it is that batch. Recorders name sequences by it.
     """
@@ -72,6 +73,7 @@ class Segments:
     max_len: int
     capacity: int = 0
     clean: bool = False
+    least_len: int = 0
     origin: tuple[int, ...] | None = None
     # See `derived`: what is there follows from the fields above alone, so a copy without it behaves alike.
     _derived: dict[Hashable, Any] = field(init=False, default_factory=dict, repr=False, compare=False)
@@ -129,6 +131,7 @@ class Segments:
         max_len: int | None = None,
         clean: bool = False,
         known_lengths: tuple[int, ...] | None = None,
+        least_len: int = 0,
     ) -> Segments:
         """Make the slots of a cache.
 
@@ -138,13 +141,14 @@ class Segments:
             max_len: A bound of the lengths known on the host, so that nothing beyond it is read; None is the capacity.
             clean: All places beyond the lengths hold finite numbers; False clears them at every use.
             known_lengths: The lengths, where the host has them without waiting for the device.
+            least_len: A length that each has at least, where the host knows one.
 
         Returns:
             The segments of ``B * capacity`` rows.
         """
         count, bound = lengths_B.shape[0], capacity if max_len is None else max_len
         starts_B = torch.arange(count, dtype=torch.int64, device=lengths_B.device) * capacity
-        segments = Segments("slots", lengths_B, starts_B, count * capacity, bound, capacity, clean)
+        segments = Segments("slots", lengths_B, starts_B, count * capacity, bound, capacity, clean, least_len)
         if known_lengths is not None:
             segments._derived["lengths"] = known_lengths
         return segments
@@ -247,6 +251,7 @@ class Segments:
             self.max_len,
             self.capacity,
             self.clean,
+            self.least_len,
             self.origin,
         )
         if "lengths" in self._derived:
@@ -256,7 +261,7 @@ class Segments:
 
 pytree.register_pytree_node(
     Segments,
-    lambda s: ([s.lengths_B, s.starts_B], (s.form, s.num_rows, s.max_len, s.capacity, s.clean, s.origin)),
+    lambda s: ([s.lengths_B, s.starts_B], (s.form, s.num_rows, s.max_len, s.capacity, s.clean, s.least_len, s.origin)),
     lambda tensors, context: Segments(context[0], tensors[0], tensors[1], *context[1:]),  # type: ignore[index]
     serialized_type_name="regard.attention.Segments",
 )

@@ -92,3 +92,25 @@ def filled(kept: list[int]) -> list[int]:
     behind = [place for place in kept if place >= len(kept)]
     stays = set(kept)
     return [place if place in stays else behind.pop() for place in order]
+
+
+def window_start(length: int, context: int) -> int:
+    """Say where a model's window begins in a text that may be longer than its context.
+
+    A window that is full gives up its older tokens when one more comes: the last ⌊context/2⌋ (at least one) stay, the
+    new one among them, and are read again. Where it begins depends on the text's length alone, so going on from a text
+    that was written so far is going on with it.
+
+    Args:
+        length: Tokens of the text so far.
+        context: Tokens that the model reads at once.
+
+    Returns:
+        Place of the window's first token.
+
+    Example:
+        >>> [window_start(length, 6) for length in (5, 6, 7, 10, 11)]
+        [0, 0, 4, 4, 8]
+    """
+    step = context + 1 - max(context // 2, 1)
+    return max(-(-(length - context) // step), 0) * step

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from regard.attention import Segments
 from regard.decoding.choosing import best, draw, log_norms, penalized, widened
-from regard.decoding.lanes import Group, Hypothesis, Lane, filled, penalty
+from regard.decoding.lanes import Group, Hypothesis, Lane, filled, penalty, window_start
 from regard.decoding.options import DecodeOptions
 from regard.decoding.speculating import Proposer
 from regard.errors import NumericError, UsageError
@@ -23,28 +23,6 @@ from regard.models.states import Room
 
 # Where the next step begins before the host knows what this one gave: it does its own work meanwhile.
 _RUNS_AHEAD = ("cuda",)
-
-
-def window_start(length: int, context: int) -> int:
-    """Say where a model's window begins in a text that may be longer than its context.
-
-    A window that is full gives up its older tokens when one more comes: the last ⌊context/2⌋ (at least one) stay, the
-    new one among them, and are read again. Where it begins depends on the text's length alone, so going on from a text
-    that was written so far is going on with it.
-
-    Args:
-        length: Tokens of the text so far.
-        context: Tokens that the model reads at once.
-
-    Returns:
-        Place of the window's first token.
-
-    Example:
-        >>> [window_start(length, 6) for length in (5, 6, 7, 10, 11)]
-        [0, 0, 4, 4, 8]
-    """
-    step = context + 1 - max(context // 2, 1)
-    return max(-(-(length - context) // step), 0) * step
 
 
 @torch.inference_mode()

@@ -82,7 +82,7 @@ def pack(model: nn.Module, precision: str = "fp32", kernel: str | None = None) -
 
 
 def ready(model: nn.Module, precision: str) -> nn.Module:
-    """Get a model ready for use where it is: on the CPU it is packed; elsewhere it is brought into bf16 where asked.
+    """Get a model ready for use where it is: on the CPU it is packed; elsewhere into bf16, where asked for.
 
     On the CPU a model in float32 stays as it is whose weights the processor's caches hold, and, without kernels of our
     own, one that writes nothing token by token: little would be gained. Beside a larger one there, memory that is freed
@@ -100,15 +100,16 @@ def ready(model: nn.Module, precision: str) -> nn.Module:
     """
     weights = sum(module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear))
     writes = callable(getattr(model, "step", None))
-    if precision == "fp32" and weights < _FEW_WEIGHTS:
-        return model
     if any(not tensor.is_cpu for tensor in (*model.parameters(), *model.buffers())):
-        if precision == "fp32":
+        if precision == "fp32" or (precision == "bf16" and writes):
+            model = model.eval() if precision == "fp32" else model.eval().to(torch.bfloat16)
+            for attention in [module for module in model.modules() if isinstance(module, MultiHeadAttention)]:
+                attention.lay_together()
             return model
-        if precision == "bf16" and writes:
-            return model.eval().to(torch.bfloat16)
         mend = "give the device cpu, or leave the precision out"
         raise UsageError(f"{precision[:40]} weights are for the CPU", where="precision", mend=mend)
+    if precision == "fp32" and weights < _FEW_WEIGHTS:
+        return model
     if precision != "fp32" or writes or choose():
         model = pack(model.eval(), precision)
     keep_freed()  # not before: what packing let go is given back

@@ -125,6 +125,7 @@ def fused(
     dropout_p: float,
     is_causal: bool,
     scale: float | None,
+    finds: bool = False,
 ) -> Tensor:
     """Call the kernel on one dense block.
 
@@ -136,13 +137,14 @@ def fused(
         dropout_p: Probability that a weight is dropped.
         is_causal: Let the kernel leave out keys ahead; T = S.
         scale: Factor of the dot product; None is 1/√K.
+        finds: The caller knows that a key is left for every query.
 
     Returns:
         context_BTHK; zeros for a query that no key is left for.
     """
     shape = (q_BTHK.shape[0], q_BTHK.shape[2], q_BTHK.shape[1], k_BSGK.shape[1])
     lost_BHT1 = None
-    if attn_mask is not None and q_BTHK.is_cuda:
+    if attn_mask is not None and q_BTHK.is_cuda and not finds:
         # Kernels differ in what they make of a query without keys: let it see all, and throw away what it saw.
         closed = ~attn_mask if attn_mask.dtype == torch.bool else attn_mask == float("-inf")
         lost_BHT1 = closed.all(-1, keepdim=True)

@@ -57,7 +57,8 @@ def run(
     attn_mask = None
     if is_filled or mask is not None or bias is not None:
         attn_mask = _mask(q_BTHK, q_segments, k_segments, mask, bias, is_filled)
-    return fused(q_BTHK, k_BSGK, v_BSGK, attn_mask, dropout_p, False, score.scale).flatten(0, 1)
+    finds = k_segments.least_len > 0 and mask is None and bias is None
+    return fused(q_BTHK, k_BSGK, v_BSGK, attn_mask, dropout_p, False, score.scale, finds).flatten(0, 1)
 
 
 def limits(
