@@ -53,9 +53,8 @@ def _decode(setting: Setting, batch: int, goals: tuple[float, ...]) -> Race:
 
     def mine(compiles: bool) -> Round:
         model = ours.load(ours.public(setting, "gpt"), setting.device)
-        if setting.device.type == "cuda":  # as in :class:`regard.tasks.generator.Generator`
-            model = FixedSteps(model, "compiled graph" if compiles else "graph")
-        return lambda: ours.greedy(model, prompts, count)
+        steps = _steps(model, compiles, setting)
+        return lambda: ours.greedy(model, prompts, count, steps)
 
     def theirs(**how: Any) -> Round:
         from benchmarks.peers import hf
@@ -78,6 +77,13 @@ def _decode(setting: Setting, batch: int, goals: tuple[float, ...]) -> Race:
     return race
 
 
+def _steps(model: Any, compiles: bool, setting: Setting) -> FixedSteps | None:
+    """Give what takes steps on a GPU, as in what ``regard.load`` gives; a trial on a processor has none."""
+    if setting.device.type != "cuda":
+        return None
+    return FixedSteps(model, "compiled graph" if compiles else "graph")
+
+
 def train_ragged(setting: Setting) -> Iterator[Race]:
     """Transformer-base over ragged sentences."""
     precision = "bf16" if setting.device.type == "cuda" else "fp32"
@@ -91,13 +97,14 @@ def translate(setting: Setting) -> Iterator[Race]:
     """Transformer-base, beam 4."""
     batch, length, count, beams = setting.size(64, 2), setting.size(25, 5), setting.size(40, 4), 4
     what = f"bf16, {batch} sentences of {length} tokens, {count} new"
-    goals = [Goal("regard", DEFAULT, 8.0)]
+    goals = [Goal("regard, compiled", DEFAULT, 8.0)]
     race = Race("translate", f"Transformer-base, beam {beams}", "sentences", batch, DEFAULT, goals, what)
     sources = ours.prompts(setting, "transformer", batch, length)
 
-    def mine() -> Round:
+    def mine(compiles: bool) -> Round:
         model = ours.load(ours.public(setting, "transformer"), setting.device)
-        return lambda: ours.beam(model, sources, count, beams)
+        steps = _steps(model, compiles, setting)
+        return lambda: ours.beam(model, sources, count, beams, steps)
 
     def theirs() -> Round:
         from benchmarks.peers import hf
@@ -105,7 +112,8 @@ def translate(setting: Setting) -> Iterator[Race]:
         model = hf.load("MarianMTModel", ours.public(setting, "transformer"), setting.device, setting.dtype)
         return lambda: hf.beam(model, sources, count, beams)
 
-    race.ours("regard", mine)
+    race.ours("regard", partial(mine, False))
+    race.ours("regard, compiled", partial(mine, True))
     race.peer(DEFAULT, theirs)
     yield race
 

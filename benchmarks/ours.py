@@ -23,6 +23,7 @@ from regard.models.bert import BertConfig
 from regard.models.gpt import GPTConfig
 from regard.models.public import read_folder, write_folder
 from regard.models.registry import family
+from regard.models.states import Steps
 from regard.models.swin import SwinConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.vit import VitConfig
@@ -115,7 +116,7 @@ def prompts(setting: Setting, name: str, count: int, length: int) -> Tensor:
     return torch.randint(4, size - 4, (count, length), generator=draws).to(setting.device)
 
 
-def greedy(model: Any, prompts_BT: Tensor, count: int) -> list[list[int]]:
+def greedy(model: Any, prompts_BT: Tensor, count: int, steps: Steps | None = None) -> list[list[int]]:
     """Write a number of tokens behind each prompt."""
     batch, length = prompts_BT.shape
     options = DecodeOptions(max_extra_tokens=count, length_penalty=0.0)
@@ -128,11 +129,14 @@ def greedy(model: Any, prompts_BT: Tensor, count: int) -> list[list[int]]:
         end_id=(),
         options=options,
         limits=[count] * batch,
+        steps=steps,
     )
     return [best.tokens for best, *_ in found]
 
 
-def beam(model: Any, sources_BT: Tensor, count: int, beams: int) -> list[list[int]]:
+def beam(
+    model: Any, sources_BT: Tensor, count: int, beams: int, steps: Steps | None = None
+) -> list[list[int]]:
     """Translate sources into that many tokens each with beam search."""
     batch, length = sources_BT.shape
     size = model.config.target_vocab_size
@@ -144,6 +148,7 @@ def beam(model: Any, sources_BT: Tensor, count: int, beams: int) -> list[list[in
         end_id=(),
         options=DecodeOptions(beam=beams, length_penalty=0.0),
         limits=[count] * batch,
+        steps=steps,
     )
     return [best.tokens for best, *_ in found]
 

@@ -30,7 +30,8 @@ from torch.utils._pytree import tree_leaves
 
 from regard.attention import Segments
 from regard.decoding.choosing import best, log_norms, widened
-from regard.decoding.fixed import FixedSteps
+from regard.attention.tree import FixedTree
+from regard.decoding.fixed import FixedSteps, _Kind
 from regard.layers.packed import ready
 from regard.models.bert import Bert, BertConfig
 from regard.models.gpt import GPT, GPTConfig
@@ -96,20 +97,33 @@ def trained(model, hidden):
     return loss.sum
 
 
+def steps(model, state, beams):
+    '''What a graph holds: nothing of the host; one product for queries, keys and values.'''
+    with OnDevice() as watched:
+        fixed = FixedSteps(model)
+        inner, fixed._step = fixed._run, lambda kind, laid, stores: watching(kind, [x.clone() for x in laid], stores)
+
+        def watching(*given):
+            watched.on_host.clear(), watched.count.clear()
+            logits = inner(*given)
+            assert not watched.on_host, watched.on_host
+            return logits
+
+        logits, state = fixed.step(words(3 * beams), state)
+    return watched.count, logits, state
+
+
 @torch.inference_mode()
 def written(model):
     '''Read prompts, and go on from them.'''
     ready(moved(model.eval(), torch.bfloat16), "fp32")
     state = model.start(words(9), Segments.ragged([2, 3, 4], cuda), 1, Room(3, 40, 30))
-    logits, state = model.step(words(3), state)
-    stores = ([getattr(cache, name) for cache in state.caches] for name in ("k_store", "v_store"))
-    with OnDevice() as watched:
-        FixedSteps(model)._run(words(3), words(3), *stores)
-    assert not watched.on_host, watched.on_host
-    # One product for queries, keys and values; and nothing is made of queries without keys, which there are none of.
+    _, state = model.step(words(3), state)
+    count, logits, _ = steps(model, state, 1)
     layers, more = len(model.blocks), model.blocks[0].mlp.gate_proj is not None
-    assert watched.count["linear"] == layers * (4 + more) + 1, watched.count
-    assert watched.count["scaled_dot_product_attention"] == layers and not watched.count["all"], watched.count
+    assert count["linear"] == layers * (4 + more) + 1, count
+    # Nothing is made of queries without keys, which there are none of.
+    assert count["scaled_dot_product_attention"] == layers and not count["all"], count
     scores = widened(logits)
     assert scores.dtype == torch.float32 and log_norms(scores).dtype == torch.float64
     return best(scores, 1)[1]
@@ -118,10 +132,27 @@ def written(model):
 @torch.inference_mode()
 def translated(model):
     '''Read sources, and go on from one start each.'''
-    moved(model.eval(), torch.bfloat16)
+    ready(moved(model.eval(), torch.bfloat16), "fp32")
     state = model.start(words(9), Segments.ragged([2, 3, 4], cuda), 1, Room(3, 40, 30, 4))
     _, state = model.step(words(3), state)
-    return model.step(words(3), state)[0]
+    count, logits, _ = steps(model, state, 1)
+    assert count["linear"] == len(model.blocks) * 6 + 1 and not count["all"], count
+    return logits
+
+
+@torch.inference_mode()
+def beams(model):
+    '''Several rows of each source: what the host knows of them stays on it, and is laid out before.'''
+    ready(moved(model.eval(), torch.bfloat16), "fp32")
+    reach, depth = torch.zeros(3, 4, 24, dtype=torch.bool, device=cuda), words(12)
+    past = FixedTree(depth, words(12), words(12), reach, 23)
+    size = (3, 24, model.blocks[0].self_attn.num_kv_heads, model.blocks[0].self_attn.head_dim)
+    stores = [torch.empty(size, dtype=torch.bfloat16, device=cuda) for _ in range(4 * len(model.blocks))]
+    laid = [words(12), depth, words(12), words(12), reach, words(3)]
+    with OnDevice() as watched:
+        logits = FixedSteps(model)._run(_Kind(4, True, 1), laid, stores)
+    assert not watched.on_host, watched.on_host
+    return logits
 
 
 @torch.inference_mode()
@@ -173,6 +204,7 @@ model, work = {
     "gpt writes": (gpt, written),
     "llama writes": (llama, written),
     "transformer translates": (transformer, translated),
+    "transformer translates with beams": (transformer, beams),
 }[sys.argv[2]]
 built = model()
 with FakeTensorMode():
@@ -190,6 +222,7 @@ WORK = {
     "gpt writes": "(3, 1)",
     "llama writes": "(3, 1)",
     "transformer translates": "(3, 97)",
+    "transformer translates with beams": "(12, 97)",
 }
 
 

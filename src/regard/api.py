@@ -92,15 +92,39 @@ def load(path: str | Path, device: str = "cpu", precision: Precision | None = No
     Raises:
         UsageError: The path is a URL, or a model's name on a hub: nothing is ever fetched.
     """
-    from regard.layers.packed import ready
     from regard.models.weights import lay_by_rows
 
     loaded = load_for_use(path, device)
     if precision is None:
         lay_by_rows(loaded.model)
     else:
-        ready(loaded.model, precision)
+        make_quick(loaded, precision)
     return loaded
+
+
+def make_quick(loaded: Loaded, precision: Precision, compiled: bool = False) -> Any:
+    """Get a model ready for use: packed on the CPU; on a GPU its steps become graphs, where it takes any.
+
+    Args:
+        loaded: The model with what belongs to it.
+        precision: Of its weights, see :func:`regard.layers.packed.ready`.
+        compiled: Compile its steps before they are captured.
+
+    Returns:
+        The model itself.
+
+    Raises:
+        UsageError: Steps are to be compiled, and it is on no GPU or takes none; or it cannot have the precision.
+    """
+    from regard.layers.packed import ready
+
+    is_graph = hasattr(loaded, "steps") and loaded.device.type == "cuda"
+    if compiled and not is_graph:
+        mend = "leave it out, or give a GPU to what writes"
+        raise UsageError("steps of this model cannot be compiled here", mend=mend)
+    if is_graph:
+        loaded.steps = "compiled graph" if compiled else "graph"  # type: ignore[union-attr]
+    return ready(loaded.model, precision)
 
 
 def load_for_use(path: str | Path, device: str = "cpu") -> Loaded:

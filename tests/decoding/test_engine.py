@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from regard.attention import KVCache, Segments
+from regard.api import make_quick
+from regard.attention import KVCache, MultiHeadAttention, Segments
 from regard.data.tokenizer import Tokenizer
 from regard.decoding import DecodeOptions, Draft, decode, fixed, search
 from regard.decoding.choosing import best, draw, log_norms
-from regard.decoding.fixed import FixedSteps
+from regard.decoding.fixed import FixedSteps, steps_for
 from regard.errors import UsageError
 from regard.models.gpt import GPT, GPTConfig
 from regard.models.llama import Llama, LlamaConfig
@@ -52,8 +53,8 @@ def translator(kind: str) -> nn.Module:
     if kind == "rnn":
         model: nn.Module = RNN(RNNConfig(7, 9, "gru", "additive", "before", 8, 8, 8, share="none"))
     else:
-        rotary = 100.0 if kind == "rotary" else 0.0
-        model = Transformer(TransformerConfig(7, 9, 8, 12, 2, 0, 1, 2, share="none", rotary_base=rotary))
+        more: dict[str, Any] = {"rotary": {"rotary_base": 100.0}, "learned": {"positions": "learned", "max_len": 16}}
+        model = Transformer(TransformerConfig(7, 9, 8, 12, 2, 0, 1, 2, share="none", **more.get(kind, {})))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.4 * torch.randn_like(parameter)
@@ -195,10 +196,12 @@ def test_the_room_for_prompts_is_the_budget(monkeypatch: pytest.MonkeyPatch) -> 
 # --------------------------------------------------------------------------------------------------------- fixed steps
 
 
-def written(g: Generator, model: Any, lanes: int | None, over: int = 99, **options: Any) -> list[list[int]]:
+def written(
+    g: Generator, lanes: int | None, steps: FixedSteps | None = None, over: int = 99, **options: Any
+) -> list[list[int]]:
     rows = [[g.tokenizer.start_id, *g.tokenizer.encode(prompt)] for prompt in PROMPTS]
     found = decode(
-        model,
+        g.model,
         torch.tensor([token for row in rows for token in row[:-1]], dtype=torch.int64).to(g.device),
         Segments.ragged([len(row) - 1 for row in rows], g.device),
         start_id=torch.tensor([row[-1] for row in rows]),
@@ -209,30 +212,47 @@ def written(g: Generator, model: Any, lanes: int | None, over: int = 99, **optio
         context=g.max_tokens,
         is_over=lambda tokens: len(tokens) == over,
         lanes=lanes,
+        steps=steps,
     )
     return [some[0].tokens for some in found]
 
 
-def test_one_graph_serves_every_step() -> None:
-    g = generator("gpt")
-    for kind in ("gpt", "llama"):
-        g = generator(kind)
-        torch._dynamo.reset()
-        torch._dynamo.utils.counters.clear()
-        laid: Any = deepcopy(g.model)
-        for block in laid.blocks:
-            block.self_attn.lay_together()
-        model = FixedSteps(laid)
-        assert written(g, model, 3) == written(g, g.model, 3)
-        graphs = dict(torch._dynamo.utils.counters["stats"])
-        assert graphs["unique_graphs"] == 1
-        with torch.compiler.set_stance("fail_on_recompile"):
-            assert written(g, model, 3) == written(g, g.model, None)
-        assert not torch._dynamo.utils.counters["graph_break"]
-    with pytest.raises(UsageError, match="fixed steps with beam 2"):
-        model.start(torch.tensor([1]), Segments.ragged([1]), 2)
+def laid_together(model: Any) -> Any:
+    """The same model, its projections side by side."""
+    laid = deepcopy(model)
+    for module in laid.modules():
+        if isinstance(module, MultiHeadAttention):
+            module.lay_together()
+    return laid
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("kind", ["gpt", "llama"])
+def test_one_graph_serves_every_step(kind: str, beam: int) -> None:
+    g = generator(kind)
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    steps = FixedSteps(laid_together(g.model))
+    options = {"beam": beam, "length_penalty": 0.0}
+    assert written(g, 3, steps, **options) == written(g, 3, **options)
+    graphs = dict(torch._dynamo.utils.counters["stats"])
+    assert graphs["unique_graphs"] == (1 if beam == 1 else 2), "and one for the step from which beams part"
+    with torch.compiler.set_stance("fail_on_recompile"):
+        assert written(g, 3, steps, **options) == written(g, 3, **options)
+    assert not torch._dynamo.utils.counters["graph_break"]
+
+
+def test_steps_that_cannot_be_taken_are_refused() -> None:
     with pytest.raises(UsageError, match="not on CUDA"):
-        FixedSteps(g.model, "graph")  # type: ignore[arg-type]
+        FixedSteps(generator().model, "graph")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="choose compile, graph, compiled graph"):
+        FixedSteps(generator().model, "quick")  # type: ignore[arg-type]
+    assert steps_for(generator().model, None, {}) is None
+    assert steps_for(translator("rnn"), "graph", {}) is None
+    made: dict[Any, FixedSteps] = {}
+    one = steps_for(generator().model, "compile", made)
+    assert one is steps_for(generator().model, "compile", made)
+    assert list(made) == ["compile"]
 
 
 class Recorded(TorchDispatchMode):
@@ -243,6 +263,8 @@ class Recorded(TorchDispatchMode):
         self.calls: list[tuple[Any, Any, Any, Any]] = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        waits = func.overloadpacket.__name__ in ("_local_scalar_dense", "item", "is_nonzero", "nonzero")
+        assert not waits, "the host would have to know a number"
         result = func(*args, **(kwargs or {}))
         self.calls.append((func, args, kwargs or {}, result))
         return result
@@ -273,19 +295,49 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
 
 def in_graphs(model: Any) -> FixedSteps:
     steps = FixedSteps(model)
-    steps._step, steps._bare = steps._captured, steps._run
+    steps._bare = steps._run
+
+    def step(kind: Any, laid: list[Tensor], stores: list[Tensor]) -> Tensor:
+        if kind.has_contexts:
+            assert laid[-1].all(), "kernels differ in what they make of queries without keys"
+        if kind.beams:
+            assert laid[4].any(-1).all()
+        logits = steps._captured(kind, laid, stores)
+        assert logits.isfinite().all(), "those of slots not in use too, which others will use"
+        assert all(store.isfinite().all() for store in stores)
+        return logits
+
+    steps._step = step
     return steps
 
 
+@pytest.mark.parametrize("beam", [1, 3])
 @pytest.mark.parametrize("kind", ["gpt", "llama"])
-def test_a_captured_step_needs_its_memory_alone(kind: str, captured: list[Recorded]) -> None:
-    g = generator(kind)
-    steps = in_graphs(g.model)
-    assert written(g, steps, 3) == written(g, g.model, 3)
-    assert 1 <= len(captured) <= 2, "a graph for the steps of a batch, wherever texts stand and whoever joins"
-    calls = len(captured[0].calls)
-    assert written(g, steps, None) == written(g, g.model, None)
-    assert len(captured[0].calls) == calls
+def test_a_captured_step_needs_its_memory_alone(kind: str, beam: int, captured: list[Recorded]) -> None:
+    """Texts that join, leave and share what they have in common, in any order."""
+    g, options = generator(kind), {"beam": beam, "length_penalty": 0.0}
+    steps = in_graphs(laid_together(g.model))
+    assert written(g, 3, steps, **options) == written(g, 3, **options)
+    graphs = len(captured)
+    assert 1 <= graphs <= 4, "a graph for the steps of a batch, wherever texts stand and whoever joins"
+    assert written(g, None, steps, **options) == written(g, None, **options)
+    assert len(captured) > graphs, "more rows"
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("kind", ["plain", "rotary", "learned"])
+def test_a_captured_step_of_a_translation(kind: str, beam: int, captured: list[Recorded]) -> None:
+    model: Any = translator(kind)
+    sources, options = [[1, 2, 3, 4], [5], [2, 2, 6], [3, 1]], DecodeOptions(beam=beam, max_extra_tokens=9)
+    given = torch.tensor([token for source in sources for token in source]), Segments.ragged(list(map(len, sources)))
+    ask = {"start_id": 1, "end_id": 0, "options": options, "limits": [12, 3, 9, 5]}
+    for lanes in (None, 2):
+        want = decode(model, *given, **ask, lanes=lanes)
+        found = decode(model, *given, **ask, lanes=lanes, steps=in_graphs(laid_together(model)))
+        assert [[one.tokens for one in some] for some in found] == [[one.tokens for one in some] for some in want]
+        for one, other in zip((h for some in found for h in some), (h for some in want for h in some), strict=True):
+            assert one.logprob == pytest.approx(other.logprob, rel=1e-12)
+    assert captured
 
 
 @torch.inference_mode()
@@ -295,7 +347,7 @@ def test_a_graph_is_for_caches_of_one_shape_and_for_the_weights_that_it_read(cap
     steps, model = in_graphs(g.model), deepcopy(g.model)
     prompt_N = torch.tensor([3, 4, 5, 6])
     memory = [torch.zeros(4 * 64 * 2 * 8, dtype=torch.float64) for _ in range(4)]
-    for count, graphs in ((2, 1), (4, 2), (2, 2)):
+    for count, graphs in ((2, 1), (4, 2), (2, 2)):  # a step that comes once is not captured
         segments = Segments.uniform(count, 4 // count)
         want, _ = model.step(torch.arange(count), model.start(prompt_N, segments, 1, Room(count, 64, 9)))
         state: Any = model.start(prompt_N, segments, 1, Room(count, 64, 9))
@@ -307,6 +359,7 @@ def test_a_graph_is_for_caches_of_one_shape_and_for_the_weights_that_it_read(cap
             )
             caches.append(replace(one_layer, k_store=k, v_store=v))
         state = replace(state, caches=tuple(caches))
+        steps.step(torch.arange(count) + 3, state)
         found, _ = steps.step(torch.arange(count), state)
         kept = found.clone()
         steps.step(torch.arange(count) + 5, state)
@@ -314,24 +367,26 @@ def test_a_graph_is_for_caches_of_one_shape_and_for_the_weights_that_it_read(cap
         torch.testing.assert_close(found, want, atol=1e-12, rtol=0)
         assert len(captured) == graphs
     steps.model = model  # other weights
-    torch.testing.assert_close(steps.step(torch.arange(2), state)[0], want, atol=1e-12, rtol=0)
+    for _ in range(2):
+        torch.testing.assert_close(steps.step(torch.arange(2), state)[0], want, atol=1e-12, rtol=0)
     assert len(captured) == 3
-    for length in range(64, 164, 16):
+    for length in (16, 32, 48, 64, 96, 128, 192, 256, 384, 512):
         steps.step(torch.arange(2), model.start(prompt_N, segments, 1, Room(2, length, 9)))
-    assert len(steps._graphs) == 4, "old ones are let go"
+    assert len(steps._graphs) == 8, "old ones are let go"
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("compiles", [False, True])
-def test_on_a_gpu_steps_are_captured(compiles: bool) -> None:
-    g = generator("gpt")
-    want = g.generate(PROMPTS[2:], on_full="cut")
-    on_cuda = Generator(deepcopy(g.model), g.tokenizer, g.options, g.max_tokens, torch.device("cuda"))
-    on_cuda.compiles = compiles
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_on_a_gpu_steps_are_captured(compiled: bool, beam: int) -> None:
+    g, options = generator("gpt"), DecodeOptions(beam=beam, max_extra_tokens=20, length_penalty=0.0)
+    want = g.generate(PROMPTS[2:], options, on_full="cut")
+    on_cuda: Any = Generator(deepcopy(g.model), g.tokenizer, g.options, g.max_tokens, torch.device("cuda"))
+    make_quick(on_cuda, "fp32", compiled)
     for _ in range(2):
-        assert same(on_cuda.generate(PROMPTS[2:], on_full="cut"), want)
+        assert same(on_cuda.generate(PROMPTS[2:], options, on_full="cut"), want)
         [steps] = on_cuda._fixed.values()
-        assert steps._graphs
+        assert any(steps._graphs.values())
 
 
 # ------------------------------------------------------------------------------------------------------- narrow weights
@@ -376,7 +431,7 @@ def test_steps_begin_before_the_host_knows_the_last_ones_tokens(
 ) -> None:
     """Texts that end at different places, foreseen or not, and others that take their place."""
     g = generator()
-    want = written(g, g.model, lanes, **run)
+    want = written(g, lanes, **run)
     steps: list[int] = []
     step = g.model.step
 
@@ -385,10 +440,10 @@ def test_steps_begin_before_the_host_knows_the_last_ones_tokens(
         return step(tokens_R, state)
 
     monkeypatch.setattr(g.model, "step", counted)
-    written(g, g.model, lanes, **run)
+    written(g, lanes, **run)
     usual = len(steps)
     monkeypatch.setattr(search, "_RUNS_AHEAD", ("cpu",))
-    assert written(g, g.model, lanes, **run) == want
+    assert written(g, lanes, **run) == want
     # Where a text takes another's place, the next step had begun already.
     assert usual <= len(steps) - usual <= usual + len(PROMPTS)
 

@@ -202,7 +202,7 @@ class MultiHeadAttention(Site):
         sizes = [part.out_features for part in parts]
         with torch.no_grad():
             weight_LI = torch.cat([part.weight for part in parts])
-            biases = [part.bias for part in parts if part.bias is not None]
+            biases: list[Tensor] = [part.bias for part in parts if part.bias is not None]
             bias_L = torch.cat(biases) if biases else None
             for part, own_OI in zip(parts, weight_LI.split(sizes), strict=True):
                 part.weight = nn.Parameter(own_OI, part.weight.requires_grad)

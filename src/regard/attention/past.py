@@ -24,6 +24,7 @@ class Past:
         bound: No length is greater, where the host does not know them; then it stays as it is.
         uniform: Segments of rows with the same number of new tokens, by that number, as they were made before.
         least: No length is less, where the host does not know them.
+        deepest: No row has more tokens, where the host does not know how many; None is ``bound``.
     """
 
     def __init__(
@@ -33,10 +34,12 @@ class Past:
         bound: int = 0,
         uniform: dict[tuple[int, int], Segments] | None = None,
         least: int = 0,
+        deepest: int | None = None,
     ) -> None:
         self.lengths_B, self.known = lengths_B, known
         self.max_len = bound if known is None else max(known, default=0)
         self.least = least if known is None else min(known, default=0)
+        self._deepest = deepest
         self.even = known is not None and len(set(known)) <= 1
         self._uniform = {} if uniform is None else uniform
         self._after: tuple[Segments, Past] | None = None
@@ -74,7 +77,7 @@ class Past:
     @property
     def deepest(self) -> int:
         """The most tokens of a row, or a bound of it."""
-        return self.max_len
+        return self.max_len if self._deepest is None else self._deepest
 
     @property
     def mask(self) -> Mask:

@@ -124,6 +124,26 @@ class Tree(Past):
             self._segments = capacity, slots
         return self._segments[1]
 
+    def laid(self, segments: Segments, slots: int, capacity: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Lay out what a step of fixed shapes needs, see :class:`FixedTree`.
+
+        Args:
+            segments: A new node for each beam.
+            slots: Slots that there are, those not in use among them: their beams have one node, the first.
+            capacity: Places of a slot.
+
+        Returns:
+            slot_R, node_R and reach_BKW, of all slots and places, on the device.
+        """
+        device, more = self.lengths_B.device, slots - self.slots
+        reach_BKW = torch.zeros(slots, self.beams, capacity, dtype=torch.bool)
+        grown_BKW = self.after(segments).reach_BKW[:, :, :capacity]
+        reach_BKW[: self.slots, :, : grown_BKW.shape[2]] = grown_BKW
+        reach_BKW[self.slots :, :, 0] = True
+        node_R = nn.functional.pad(self._nodes().flatten(), (0, more * self.beams))
+        slot_R = torch.arange(slots).repeat_interleave(self.beams)
+        return slot_R.to(device), node_R.to(device), reach_BKW.to(device)
+
     def order(self, slots: Sequence[int], parents_BK: Tensor) -> Tree:
         """Let beams go on from others of their slot.
 
@@ -160,6 +180,48 @@ class Tree(Past):
             first = torch.arange(beams).repeat(len(slots)) * other.max_len
             place = first[:, None] + torch.arange(other.max_len)
         return Tree(reach_BKW, depth_BK, device), slot.to(device), place.to(device)
+
+
+class FixedTree(Past):
+    """A tree in a step of fixed shapes: where its new nodes go, and which nodes each beam has behind it then.
+
+    Args:
+        depth_R: int64, tokens behind each beam.
+        slot_R: int64, the slot of each beam's new node.
+        node_R: int64, its place.
+        reach_BKW: bool, the nodes that each beam has behind it, the new one among them; of all places.
+        deepest: No beam has more tokens behind it.
+    """
+
+    def __init__(self, depth_R: Tensor, slot_R: Tensor, node_R: Tensor, reach_BKW: Tensor, deepest: int) -> None:
+        super().__init__(depth_R, None, reach_BKW.shape[2], deepest=deepest)
+        self.reach_BKW, self._new = reach_BKW, (slot_R, node_R)
+
+    @property
+    def slots(self) -> int:
+        return self.reach_BKW.shape[0]
+
+    @property
+    def mask(self) -> Mask:
+        return masks.tensor(self.reach_BKW[:, None])
+
+    @property
+    def rows(self) -> int:
+        return self.lengths_B.shape[0]
+
+    def after(self, segments: Segments) -> FixedTree:
+        return self
+
+    def places(self, segments: Segments) -> tuple[Tensor, Tensor]:
+        return self._new
+
+    def positions_N(self, segments: Segments) -> Tensor:
+        return self.lengths_B
+
+    def segments(self, capacity: int) -> Segments:
+        # The mask says what counts, as in a tree.
+        lengths_B = torch.full((self.slots,), capacity, dtype=torch.int64, device=self.lengths_B.device)
+        return Segments.slots(lengths_B, capacity, capacity, True, (capacity,) * self.slots, capacity)
 
 
 def _wide(reach_BKW: Tensor, width: int) -> Tensor:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from regard.cli.options import (
+    Compiled,
     Device,
     Json,
     Precision,
@@ -56,10 +57,7 @@ def generate(
         Parameter(help="A smaller model with the same tokenizer that proposes them. [default: the text so far]"),
     ] = None,
     stream: Annotated[bool, Parameter(negative="", help="Print pieces as they come, line after line.")] = False,
-    compiled: Annotated[
-        bool,
-        Parameter(name="--compile", negative="", help="On a GPU: compile the step first, for half a minute."),
-    ] = False,
+    compiled: Compiled = False,
     count: Annotated[int | None, Parameter(help="Images to make.")] = None,
     out: Annotated[
         Path | None, Parameter(name=("--out", "-o"), help="Where images go: one sheet (.png), or a new folder.")
@@ -134,11 +132,7 @@ def generate(
             raise UsageError("this draft does not go on from texts", where=draft, mend="give a causal language model")
         proposing = small
         make_ready(proposing, precision)
-    make_ready(loaded, precision)
-    if compiled:
-        if loaded.device.type != "cuda":
-            raise UsageError(f"--compile on {loaded.device.type}", mend="leave it out: steps are compiled for a GPU")
-        loaded.compiles = True
+    make_ready(loaded, precision, compiled)
     full = full or ("cut" if tokens is None else "error")
     waiting: list[str] = []
     done = 0

@@ -26,6 +26,9 @@ Precision = Annotated[
         "it, and for what writes on a GPU."
     ),
 ]
+Compiled = Annotated[
+    bool, Parameter(name="--compile", negative="", help="On a GPU: compile steps first, for half a minute.")
+]
 Model = Annotated[str, Parameter(help="A run's folder, or the model folder in it.")]
 Source = Annotated[str | None, Parameter(help="Column (or suffix of parallel files) of the source; two texts: A,B.")]
 Target = Annotated[str | None, Parameter(help="Column (or suffix of parallel files) of the target.")]
@@ -38,16 +41,21 @@ def check_model_path(path: str) -> str:
     return path
 
 
-def make_ready(product: Any, precision: str) -> None:
-    """Pack a model's weights for use; where that rounds them, say on standard error how far.
+def make_ready(product: Any, precision: str, compiled: bool = False) -> None:
+    """Get a model ready for use where it is; where packing rounds its weights, say on standard error how far.
 
     Args:
         product: The loaded model.
         precision: Of the weights.
-    """
-    from regard.layers.packed import packing_error, ready
+        compiled: Its steps are to be compiled.
 
-    if error := packing_error(ready(product.model, precision)):
+    Raises:
+        UsageError: They are, and it is on no GPU; or the precision is not to be had there.
+    """
+    from regard.api import make_quick
+    from regard.layers.packed import packing_error
+
+    if error := packing_error(make_quick(product, precision, compiled)):
         print(f"regard: {precision} weights: products differ by up to {error:.1e} of the greatest", file=sys.stderr)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from regard.cli.options import (
+    Compiled,
     Device,
     Json,
     Model,
@@ -43,6 +44,7 @@ def translate(
         int | None,
         Parameter(help="Lines translated together; 1 answers each at once, as on a terminal. [default: 256]"),
     ] = None,
+    compiled: Compiled = False,
     json: Json = False,
     device: Device = "auto",
     precision: Precision = "fp32",
@@ -75,7 +77,7 @@ def translate(
         top_p=top_p,
         seed=seed,
     )
-    make_ready(translator, precision)
+    make_ready(translator, precision, compiled)
     waiting: list[str] = []
     done = 0
 

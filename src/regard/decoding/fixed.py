@@ -1,35 +1,47 @@
 """Steps of fixed shapes: one graph serves every step, whatever the lengths and however many sources are left.
 
 The caches are those of the model's own states and stay where they are, so texts join, leave and are read anew as ever;
-a step alone works on all slots up to their capacity, those not in use among them.
+a step alone works on all slots up to their capacity, those not in use among them. What the host knows of the past, and
+of beams that share it, is laid out as tensors of one shape.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 
-from regard.attention import KVCache, Segments
+from regard.attention import KVCache
 from regard.attention.past import Past
+from regard.attention.tree import FixedTree, Tree
 from regard.errors import UsageError
 from regard.models.causal import CausalStack, StackState
-from regard.models.states import Room
+from regard.models.transformer import Transformer, TransformerState
 
-Step = Callable[[Tensor, Tensor, list[Tensor], list[Tensor]], Tensor]
 How = Literal["compile", "graph", "compiled graph"]
 
-_MOST_GRAPHS = 4  # caches of as many batches: those of the next batch often lie where another's were
+_MOST_GRAPHS = 8  # of batches before: the next one's caches often lie where another's were
+
+
+class _Kind(NamedTuple):
+    """What a graph is made for, but for shapes."""
+
+    beams: int  # of a tree; 0 for rows that each have their slot
+    has_contexts: bool
+    least: int  # tokens of a context, 1 at most
+
+
+Step = Callable[[_Kind, list[Tensor], list[Tensor]], Tensor]
 
 
 class FixedSteps:
-    """A causal stack whose steps are compiled, or captured as a CUDA graph, or both.
+    """A model's steps of one token, compiled, or captured as a CUDA graph, or both.
 
     Args:
-        model: The stack, in evaluation mode.
+        model: A causal stack or a Transformer, in evaluation mode.
         how: ``compile`` compiles the step by ``torch.compile``; ``graph`` captures it on the device, and runs it
             without Python; ``compiled graph`` captures it compiled.
 
@@ -37,97 +49,107 @@ class FixedSteps:
         UsageError: ``how`` is unknown, or a graph is to be captured where there is no CUDA.
     """
 
-    def __init__(self, model: CausalStack, how: How = "compile") -> None:
+    def __init__(self, model: CausalStack | Transformer, how: How = "compile") -> None:
         if how not in get_args(How):
             raise UsageError(f"unknown steps {how!r}", mend=f"choose {', '.join(get_args(How))}")
         if how != "compile" and next(model.parameters()).device.type != "cuda":
             raise UsageError("a CUDA graph of a model that is not on CUDA", mend="choose compile, or move the model")
-        self.model, self.config = model, model.config
-        self.max_tokens = model.max_tokens
-        self._graphs: dict[tuple[object, ...], _Graph] = {}
+        self.model = model
+        self._graphs: dict[tuple[object, ...], _Graph | None] = {}
         self._bare: Step = self._run if how == "graph" else torch.compile(self._run, dynamic=False)  # type: ignore[assignment]
         self._step: Step = self._bare if how == "compile" else self._captured
 
-    def start(self, prompt_N: Tensor, segments: Segments, beams: int, room: Room | None = None) -> StackState:
-        """Read prompts; see :meth:`regard.models.interface.LanguageModel.start`.
-
-        Args:
-            prompt_N: int64, tokens of the prompts.
-            segments: Which belong together.
-            beams: Rows of each prompt: 1.
-            room: What the batch may come to hold.
-
-        Returns:
-            The state.
-
-        Raises:
-            UsageError: There are several beams.
-        """
-        if beams != 1:
-            raise UsageError(f"fixed steps with beam {beams}", mend="decode with beam 1")
-        return self.model.start(prompt_N, segments, beams, room)
-
-    def extend(self, tokens_N: Tensor, state: StackState) -> tuple[Tensor, StackState]:
-        """Read several tokens a row: as the model does, not as a fixed step.
-
-        Args:
-            tokens_N: int64, tokens.
-            state: Where decoding stands.
-
-        Returns:
-            logits_NV, and the new state.
-        """
-        return self.model.extend(tokens_N, state)
-
-    def step(self, tokens_R: Tensor, state: StackState) -> tuple[Tensor, StackState]:
+    def step(self, tokens_R: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Read one token a row.
 
         Args:
             tokens_R: int64, tokens.
-            state: Where decoding stands.
+            state: Where decoding stands: a state of the model's.
 
         Returns:
             logits_RV, and the new state.
         """
-        past, rows = state.past, len(tokens_R)
-        after = past.after(past.new())
+        past, contexts = state.past, getattr(state, "contexts", ())
+        segments = past.new(state.beams)
+        after = past.after(segments)
         caches = [cache.reserve(after.max_len) for cache in state.caches]
-        more = len(caches[0].k_store) - rows
-        tokens_B, lengths_B = (nn.functional.pad(x, (0, more)) for x in (tokens_R, past.lengths_B))
-        keys, values = [cache.k_store for cache in caches], [cache.v_store for cache in caches]
-        logits_BV = self._step(tokens_B, lengths_B, keys, values)
-        return logits_BV[:rows], StackState(tuple(replace(cache, past=after) for cache in caches))
+        slots, capacity = caches[0].k_store.shape[:2]
+        more = (slots - past.slots) * state.beams
+        laid = [nn.functional.pad(x, (0, more)) for x in (tokens_R, past.lengths_B)]
+        is_tree = isinstance(past, Tree)
+        laid += past.laid(segments, slots, capacity) if is_tree else ()
+        least = 0
+        if contexts:
+            read = contexts[0].past
+            least = min(read.least, 1)
+            # Slots not in use have a token each: numbers stay finite.
+            laid.append(nn.functional.pad(read.lengths_B, (0, len(contexts[0].k_store) - read.slots), value=1))
+        stores = [store for cache in (*caches, *contexts) for store in (cache.k_store, cache.v_store)]
+        logits = self._step(_Kind(state.beams if is_tree else 0, bool(contexts), least), laid, stores)
+        return logits[: len(tokens_R)], replace(state, caches=tuple(replace(cache, past=after) for cache in caches))
 
-    def _run(self, tokens_B: Tensor, lengths_B: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
-        past = Past(lengths_B, None, keys[0].shape[1])
-        state = StackState(tuple(KVCache(k, v, past) for k, v in zip(keys, values, strict=True)))
-        return self.model.extend(tokens_B, state)[0]
+    def _run(self, kind: _Kind, laid: list[Tensor], stores: list[Tensor]) -> Tensor:
+        tokens_B, lengths_B, *more = laid
+        capacity, layers = stores[0].shape[1], len(self.model.blocks)
+        most = self.model.max_target_tokens if isinstance(self.model, Transformer) else self.model.max_tokens - 1
+        deepest = capacity if most is None else min(capacity, most)
+        if kind.beams:
+            past: Past = FixedTree(lengths_B, *more[:3], deepest)
+        else:
+            past = Past(lengths_B, None, capacity, deepest=deepest)
+        caches = tuple(KVCache(*stores[2 * n : 2 * n + 2], past) for n in range(layers))
+        beams = kind.beams or 1
+        if not kind.has_contexts:
+            return self.model.step(tokens_B, StackState(caches, beams))[0]
+        read = Past(more[-1], None, stores[-1].shape[1], least=kind.least)
+        contexts = tuple(KVCache(*stores[2 * n : 2 * n + 2], read) for n in range(layers, 2 * layers))
+        return self.model.step(tokens_B, TransformerState(caches, contexts, beams))[0]
 
-    def _captured(self, tokens_B: Tensor, lengths_B: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
+    def _captured(self, kind: _Kind, laid: list[Tensor], stores: list[Tensor]) -> Tensor:
         # A graph reads and writes where it was captured. Other caches may come to lie there, in other shapes.
-        where = tuple((x.data_ptr(), x.shape) for x in (*keys, *values, *self.model.parameters()))
-        if where not in self._graphs:
+        weights = next(self.model.parameters())
+        places = (x.data_ptr() for x in (weights, *stores))
+        where = (kind, weights.dtype, *(x.shape for x in (*laid, stores[0], stores[-1])), *places)
+        if where not in self._graphs:  # many a step comes once, as that from which beams part
             while len(self._graphs) >= _MOST_GRAPHS:
                 del self._graphs[next(iter(self._graphs))]
-            self._graphs[where] = _Graph(self._bare, tokens_B, lengths_B, keys, values)
-        return self._graphs[where].replay(tokens_B, lengths_B)
+            self._graphs[where] = None
+            return self._bare(kind, laid, stores)
+        graph = self._graphs[where] = self._graphs[where] or _Graph(self._bare, kind, laid, stores)
+        return graph.replay(laid)
+
+
+def steps_for(model: nn.Module, how: How | None, made: dict[How, FixedSteps]) -> FixedSteps | None:
+    """Give what takes a model's steps in its place.
+
+    Args:
+        model: In evaluation mode.
+        how: As of :class:`FixedSteps`; None for the model itself.
+        made: What was made before; what is made is added.
+
+    Returns:
+        It; None where the model takes its own: another family does.
+    """
+    if how is None or not isinstance(model, CausalStack | Transformer):
+        return None
+    if how not in made:
+        made[how] = FixedSteps(model, how)
+    return made[how]
 
 
 class _Graph:
     """One step on one set of caches, as the device runs it."""
 
-    def __init__(
-        self, run: Step, tokens_B: Tensor, lengths_B: Tensor, keys: list[Tensor], values: list[Tensor]
-    ) -> None:
-        self.tokens_B, self.lengths_B = tokens_B.clone(), lengths_B.clone()
-        self.run, self.logits_BV = _capture(lambda: run(self.tokens_B, self.lengths_B, keys, values))
+    def __init__(self, run: Step, kind: _Kind, laid: list[Tensor], stores: list[Tensor]) -> None:
+        self.laid = [x.clone() for x in laid]
+        self.run, self.logits = _capture(lambda: run(kind, self.laid, stores))
 
-    def replay(self, tokens_B: Tensor, lengths_B: Tensor) -> Tensor:
+    def replay(self, laid: list[Tensor]) -> Tensor:
         """Run the step on new tokens."""
-        self.tokens_B.copy_(tokens_B)
-        self.lengths_B.copy_(lengths_B)
+        for mine, new in zip(self.laid, laid, strict=True):
+            mine.copy_(new)
         self.run()
-        return self.logits_BV.clone()
+        return self.logits.clone()
 
 
 def _capture(work: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:

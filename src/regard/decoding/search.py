@@ -19,7 +19,7 @@ from regard.kernels import native
 from regard.layers.packed import is_packed
 from regard.layers.packed_block import MANY_ROWS
 from regard.models.interface import EncoderDecoder, LanguageModel
-from regard.models.states import Room
+from regard.models.states import Room, Steps
 
 # Where the next step begins before the host knows what this one gave: it does its own work meanwhile.
 _RUNS_AHEAD = ("cuda",)
@@ -42,6 +42,7 @@ def decode(
     listen: Callable[[int, int], None] | None = None,
     lanes: int | None = None,
     proposer: Proposer | None = None,
+    steps: Steps | None = None,
 ) -> list[list[Hypothesis]]:
     """Decode sources.
 
@@ -68,6 +69,7 @@ def decode(
         lanes: Sources that are decoded side by side: whenever outputs have ended, the next sources take their place.
             None decodes all at once.
         proposer: What proposes tokens ahead where ``options.speculate`` asks for them.
+        steps: Takes the model's steps in its place, see :class:`regard.decoding.fixed.FixedSteps`; None is the model.
 
     Returns:
         For each source up to ``n_best`` hypotheses, best first.
@@ -92,6 +94,7 @@ def decode(
     end_ids = (end_id,) if isinstance(end_id, int) else tuple(end_id)
     search = _Search(model, first_B, end_ids, options, places or range(len(limits)), prompts, context)
     search.is_over, search.listen, search.proposer = is_over, listen, proposer
+    search.steps = steps or model
     lanes = len(limits) if lanes is None else min(max(lanes, 1), len(limits))
     found = search.run(source_M, segments, limits, lanes)
     ranked = (sorted(done, key=lambda h: -h.score) for done in found)
@@ -116,6 +119,7 @@ class _Search:
         self.is_over: Callable[[list[int]], bool] | None = None
         self.listen: Callable[[int, int], None] | None = None
         self.proposer: Proposer | None = None
+        self.steps: Steps = model
         self.device, self.lengths = torch.device("cpu"), tuple[int, ...]()
         self.is_packed = isinstance(model, nn.Module) and is_packed(model)
 
@@ -181,7 +185,7 @@ class _Search:
         if ahead and ahead[0]:
             logits_NV, group.state = self.model.extend(tokens_N, group.state)  # type: ignore[union-attr]
         else:
-            logits_NV, group.state = self.model.step(tokens_N, group.state)
+            logits_NV, group.state = self.steps.step(tokens_N, group.state)
         return logits_NV
 
     def _scores(self, logits_NV: Tensor, seen: Callable[[], list[list[int]]]) -> tuple[Tensor, Tensor]:
@@ -249,7 +253,7 @@ class _Search:
             before = self.lengths if self.prompts is None else [len(prompt) - 1 for prompt in self.prompts]
             if any(before[lane.number] + len(lane.tokens[0]) + 2 > self.context for lane in group.lanes):
                 return
-        group.scored, group.state = self.model.step(tokens_R, group.state)
+        group.scored, group.state = self.steps.step(tokens_R, group.state)
 
     def _take(self, lane: Lane, token: int, logprob: float) -> bool:
         """Add a token to a lane's only prefix, and say whether it goes on."""

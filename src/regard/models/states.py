@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from torch import Tensor
 
@@ -72,5 +72,21 @@ class TextState(DecoderState, Protocol):
 
         Returns:
             The state; this one is used up.
+        """
+        ...
+
+
+class Steps(Protocol):
+    """What takes a step: the model, or another in its place."""
+
+    def step(self, tokens_R: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """Read one token a row.
+
+        Args:
+            tokens_R: int64, tokens.
+            state: Where decoding stands; it is used up.
+
+        Returns:
+            logits_RV, and the new state.
         """
         ...

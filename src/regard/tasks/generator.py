@@ -13,11 +13,10 @@ from regard.attention import Segments
 from regard.attention.segments import round_up
 from regard.data.batching import like_lengths
 from regard.decoding import DecodeOptions, Draft, Lookup, Proposer, decode, window_start
-from regard.decoding.fixed import FixedSteps
+from regard.decoding.fixed import FixedSteps, How, steps_for
 from regard.errors import ContextError, DataError, UsageError
 from regard.metrics.language import likelihood
 from regard.metrics.measure import Measure
-from regard.models.causal import CausalStack
 from regard.models.interface import LanguageModel
 from regard.tasks.task import evaluating
 
@@ -114,12 +113,12 @@ class Generator:
         device: Where it runs.
 
     Attributes:
-        compiles: On a GPU, a step is compiled before it is captured as a graph: quicker steps, after half a minute.
+        steps: How steps are taken, see :class:`regard.decoding.fixed.FixedSteps`; None is by the model.
     """
 
     task = "lm"
     verbs = ("generate", "score")
-    compiles = False
+    steps: How | None = None
 
     def __init__(
         self,
@@ -133,7 +132,7 @@ class Generator:
         self.model, self.tokenizer = model.to(self.device).eval(), tokenizer
         self.options, self.max_tokens = options, max_tokens
         self.start_id, self.end_ids = tokenizer.start_id, tokenizer.end_ids
-        self._fixed: dict[bool, FixedSteps] = {}
+        self._fixed: dict[How, FixedSteps] = {}
 
     def tokenizers(self) -> dict[str, Any]:
         """Give the tokenizer by the name of its file."""
@@ -353,7 +352,7 @@ class Generator:
             return _stop(self._text(tokens[-_TAIL:]), options.stop) is not None
 
         found = decode(
-            self._stepping(options),
+            self.model,
             tokens_N,
             Segments.ragged([len(row) for row in read], self.device),
             start_id=last_B,
@@ -367,6 +366,7 @@ class Generator:
             listen=heard if listen is not None else None,
             lanes=lanes,
             proposer=proposer,
+            steps=None if options.speculate else steps_for(self.model, self.steps, self._fixed),
         )
         outputs = []
         for number, (best, *_) in enumerate(found):
@@ -378,15 +378,6 @@ class Generator:
             if listen is not None and (piece := streams[number].rest(outputs[-1].text)):
                 listen(batch[number], piece)
         return outputs
-
-    def _stepping(self, options: DecodeOptions) -> Any:
-        """Give the model; on a GPU, where rows are read one token at a time, with steps that need no Python."""
-        model, is_plain = self.model, options.beam == 1 and not options.speculate
-        if self.device.type != "cuda" or not is_plain or not isinstance(model, CausalStack):
-            return model
-        if self.compiles not in self._fixed:
-            self._fixed[self.compiles] = FixedSteps(model, "compiled graph" if self.compiles else "graph")
-        return self._fixed[self.compiles]
 
     def _proposer(self, options: DecodeOptions, draft: Generator | None) -> Proposer | None:
         """Choose what proposes tokens ahead."""

@@ -14,6 +14,7 @@ from regard.attention import Segments
 from regard.data import Pair
 from regard.data.batching import like_lengths
 from regard.decoding import DecodeOptions, Hypothesis, decode
+from regard.decoding.fixed import FixedSteps, How, steps_for
 from regard.errors import ContextError
 from regard.metrics.strings import measure
 from regard.models.interface import EncoderDecoder
@@ -53,10 +54,14 @@ class Translator:
         max_tokens: Tokens of an input at most, its end included.
         references: How :meth:`evaluate` groups lines.
         device: Where it runs.
+
+    Attributes:
+        steps: How steps are taken, see :class:`regard.decoding.fixed.FixedSteps`; None is by the model.
     """
 
     task = "translate"
     verbs = ("translate", "evaluate", "score", "look")
+    steps: How | None = None
 
     def __init__(
         self,
@@ -70,6 +75,7 @@ class Translator:
         self.device = torch.device("cpu") if device is None else device
         self.model, self.tokenizer = model.to(self.device).eval(), tokenizer
         self.options, self.max_tokens, self.references = options, max_tokens, references
+        self._fixed: dict[How, FixedSteps] = {}
 
     def tokenizers(self) -> dict[str, Any]:
         """Give the tokenizers by the names of their files."""
@@ -194,6 +200,7 @@ class Translator:
             end_id=self.tokenizer.target.end_id,
             options=options,
             places=[first + place for place in places],
+            steps=steps_for(self.model, self.steps, self._fixed),
         )
 
     def _translation(self, hypothesis: Hypothesis) -> Translation:
