@@ -134,9 +134,7 @@ def greedy(model: Any, prompts_BT: Tensor, count: int, steps: Steps | None = Non
     return [best.tokens for best, *_ in found]
 
 
-def beam(
-    model: Any, sources_BT: Tensor, count: int, beams: int, steps: Steps | None = None
-) -> list[list[int]]:
+def beam(model: Any, sources_BT: Tensor, count: int, beams: int, steps: Steps | None = None) -> list[list[int]]:
     """Translate sources into that many tokens each with beam search."""
     batch, length = sources_BT.shape
     size = model.config.target_vocab_size

@@ -150,7 +150,7 @@ def beams(model):
     stores = [torch.empty(size, dtype=torch.bfloat16, device=cuda) for _ in range(4 * len(model.blocks))]
     laid = [words(12), depth, words(12), words(12), reach, words(3)]
     with OnDevice() as watched:
-        logits = FixedSteps(model)._run(_Kind(4, True, 1), laid, stores)
+        logits = FixedSteps(model)._run(_Kind(4, 1), laid, stores)
     assert not watched.on_host, watched.on_host
     return logits
 

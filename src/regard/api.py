@@ -102,7 +102,7 @@ def load(path: str | Path, device: str = "cpu", precision: Precision | None = No
     return loaded
 
 
-def make_quick(loaded: Loaded, precision: Precision, compiled: bool = False) -> Any:
+def make_quick(loaded: Loaded, precision: str, compiled: bool = False) -> Any:
     """Get a model ready for use: packed on the CPU; on a GPU its steps become graphs, where it takes any.
 
     Args:

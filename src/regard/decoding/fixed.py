@@ -30,7 +30,6 @@ class _Kind(NamedTuple):
     """What a graph is made for, but for shapes."""
 
     beams: int  # of a tree; 0 for rows that each have their slot
-    has_contexts: bool
     least: int  # tokens of a context, 1 at most
 
 
@@ -85,25 +84,26 @@ class FixedSteps:
             # Slots not in use have a token each: numbers stay finite.
             laid.append(nn.functional.pad(read.lengths_B, (0, len(contexts[0].k_store) - read.slots), value=1))
         stores = [store for cache in (*caches, *contexts) for store in (cache.k_store, cache.v_store)]
-        logits = self._step(_Kind(state.beams if is_tree else 0, bool(contexts), least), laid, stores)
+        logits = self._step(_Kind(state.beams if is_tree else 0, least), laid, stores)
         return logits[: len(tokens_R)], replace(state, caches=tuple(replace(cache, past=after) for cache in caches))
 
     def _run(self, kind: _Kind, laid: list[Tensor], stores: list[Tensor]) -> Tensor:
         tokens_B, lengths_B, *more = laid
         capacity, layers = stores[0].shape[1], len(self.model.blocks)
-        most = self.model.max_target_tokens if isinstance(self.model, Transformer) else self.model.max_tokens - 1
+        model = self.model
+        most = model.max_target_tokens if isinstance(model, Transformer) else model.max_tokens - 1
         deepest = capacity if most is None else min(capacity, most)
         if kind.beams:
-            past: Past = FixedTree(lengths_B, *more[:3], deepest)
+            past: Past = FixedTree(lengths_B, more[0], more[1], more[2], deepest)
         else:
             past = Past(lengths_B, None, capacity, deepest=deepest)
-        caches = tuple(KVCache(*stores[2 * n : 2 * n + 2], past) for n in range(layers))
+        caches = tuple(KVCache(stores[2 * n], stores[2 * n + 1], past) for n in range(layers))
         beams = kind.beams or 1
-        if not kind.has_contexts:
-            return self.model.step(tokens_B, StackState(caches, beams))[0]
+        if isinstance(model, CausalStack):
+            return model.step(tokens_B, StackState(caches, beams))[0]
         read = Past(more[-1], None, stores[-1].shape[1], least=kind.least)
-        contexts = tuple(KVCache(*stores[2 * n : 2 * n + 2], read) for n in range(layers, 2 * layers))
-        return self.model.step(tokens_B, TransformerState(caches, contexts, beams))[0]
+        contexts = tuple(KVCache(stores[2 * n], stores[2 * n + 1], read) for n in range(layers, 2 * layers))
+        return model.step(tokens_B, TransformerState(caches, contexts, beams))[0]
 
     def _captured(self, kind: _Kind, laid: list[Tensor], stores: list[Tensor]) -> Tensor:
         # A graph reads and writes where it was captured. Other caches may come to lie there, in other shapes.
