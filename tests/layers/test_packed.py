@@ -3,6 +3,8 @@
 import copy
 import math
 import os
+import platform
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -437,11 +439,24 @@ def test_without_a_compiler_products_are_pytorchs(tmp_path: Path):
 
 def test_a_compiler_that_fails_is_told(tmp_path: Path):
     compiler = tmp_path / "g++"
-    compiler.write_text('#!/bin/sh\nif [ "$1" = --version ]; then echo "broken 1.0"; else exit 1; fi\n')
+    complains = 'echo "In a file:" >&2; echo "a.cpp:3: error: no sense" >&2; exit 1'
+    compiler.write_text(f'#!/bin/sh\nif [ "$1" = --version ]; then echo "broken 1.0"; else {complains}; fi\n')
     compiler.chmod(0o755)
     out = said(start(REGARD_CACHE=str(tmp_path), PATH=f"{tmp_path}:/bin", CXX="", REGARD_KERNEL="auto"))
     assert out.startswith("False")
-    assert "broken 1.0 cannot compile our kernels" in out
+    assert "broken 1.0 cannot compile our kernels: a.cpp:3: error: no sense" in out
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="elsewhere there are two ways to ask for it")
+def test_no_kernels_are_made_for_any_processor_where_those_for_this_one_fail(tmp_path: Path):
+    """They would have a tenth of its speed, and nobody would know."""
+    compiler, real = tmp_path / "g++", shutil.which("g++")
+    fails = 'for one; do if [ "$one" = -march=native ]; then echo "error: which processor?" >&2; exit 1; fi; done'
+    compiler.write_text(f'#!/bin/sh\n{fails}\nexec {real} "$@"\n')
+    compiler.chmod(0o755)
+    out = said(start(REGARD_CACHE=str(tmp_path), PATH=f"{tmp_path}:{os.environ['PATH']}", CXX="", REGARD_KERNEL="auto"))
+    assert out.startswith("False")
+    assert "cannot compile our kernels: error: which processor?" in out
 
 
 def test_a_cache_that_cannot_be_written_compiles_for_this_process(tmp_path: Path):

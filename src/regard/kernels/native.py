@@ -47,7 +47,8 @@ _OPTIONS = (
     *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),  # no number changes but by a fused rounding
     "-fno-strict-aliasing",  # numbers are laid out anew as bits
 )
-_NATIVE = ("-march=native", "-mcpu=native")  # which of them a compiler takes depends on the processor
+# Which of them a compiler takes depends on the processor. On x86 it takes the second too, and makes code for any.
+_NATIVE = ("-march=native",) if platform.machine() in ("x86_64", "AMD64") else ("-march=native", "-mcpu=native")
 _TIMEOUT_S = 300
 
 
@@ -329,8 +330,8 @@ def load() -> tuple[Kernel | None, str]:
     compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX") or "g++", "g++", "c++", "clang++"))), None)
     if compiler is None:
         return None, "no C++ compiler is installed"
-    said = _run(compiler, "--version")
-    if said is None:
+    runs, said = _run(compiler, "--version")
+    if not runs:
         return None, f"{compiler} does not run"
     made_by = said.splitlines()[0].strip() if said.strip() else compiler
     source = b"\0".join(path.read_bytes() for path in (*SOURCES, *_HEADERS))
@@ -347,8 +348,12 @@ def load() -> tuple[Kernel | None, str]:
             pass  # whole, and yet it cannot be loaded: it is compiled anew
     with tempfile.TemporaryDirectory(prefix="regard-") as folder:
         made, until = Path(folder) / "regard.so", time.monotonic() + _TIMEOUT_S
-        if not any(_compile((compiler, native, *options), made, until) for native in _NATIVE):
-            return None, f"{made_by} cannot compile our kernels"
+        for native in _NATIVE:
+            complaint = _compile((compiler, native, *options), made, until)
+            if complaint is None:
+                break
+        else:
+            return None, f"{made_by} cannot compile our kernels: {complaint}"
         if cached is not None:
             _keep(made.read_bytes(), cached)
         try:
@@ -357,28 +362,36 @@ def load() -> tuple[Kernel | None, str]:
             return None, f"what {made_by} made does not load: {error}"
 
 
-def _compile(command: Sequence[str], made: Path, until: float) -> bool:
-    """Compile the sources side by side, and link them: whoever uses the kernels for the first time waits for it."""
+def _compile(command: Sequence[str], made: Path, until: float) -> str | None:
+    """Compile the sources side by side, and link them: whoever uses the kernels for the first time waits for it.
+
+    Returns:
+        What the compiler complains of; None where it has made them.
+    """
     objects = [str(made.with_name(f"{source.stem}.o")) for source in SOURCES]
 
-    def run(*more: str) -> bool:
-        return _run(*command, *more, timeout_s=until - time.monotonic()) is not None
+    def run(*more: str) -> str | None:
+        is_done, said = _run(*command, *more, timeout_s=until - time.monotonic())
+        if is_done:
+            return None
+        lines = said.splitlines()
+        return next((line for line in lines if "error" in line), lines[0] if lines else "it takes too long")[:200]
 
-    def compiled(source: Path, to: str) -> bool:
+    def compiled(source: Path, to: str) -> str | None:
         return run("-c", "-o", to, str(source))
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        are_made = list(pool.map(compiled, SOURCES, objects))
-    return all(are_made) and run("-o", str(made), *objects)
+        complaints = [one for one in pool.map(compiled, SOURCES, objects) if one is not None]
+    return complaints[0] if complaints else run("-o", str(made), *objects)
 
 
-def _run(*command: str, timeout_s: float = _TIMEOUT_S) -> str | None:
-    """Run a compiler; None where it fails, or takes too long."""
+def _run(*command: str, timeout_s: float = _TIMEOUT_S) -> tuple[bool, str]:
+    """Run a compiler: say whether it has done its work, and what it prints, or complains of."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=max(timeout_s, 0))
     except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout if done.returncode == 0 else None
+        return False, ""
+    return done.returncode == 0, done.stderr if done.returncode else done.stdout
 
 
 def _processor() -> str:
