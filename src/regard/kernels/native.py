@@ -348,11 +348,11 @@ def load() -> tuple[Kernel | None, str]:
             pass  # whole, and yet it cannot be loaded: it is compiled anew
     with tempfile.TemporaryDirectory(prefix="regard-") as folder:
         made, until = Path(folder) / "regard.so", time.monotonic() + _TIMEOUT_S
+        complaint: str | None = ""
         for native in _NATIVE:
-            complaint = _compile((compiler, native, *options), made, until)
-            if complaint is None:
-                break
-        else:
+            if complaint is not None:
+                complaint = _compile((compiler, native, *options), made, until)
+        if complaint is not None:
             return None, f"{made_by} cannot compile our kernels: {complaint}"
         if cached is not None:
             _keep(made.read_bytes(), cached)
