@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from regard.cli.main import main
 from regard.starting import collect_from_now, collecting_later
 
 # A command that loads torch, and fails where its work would begin; how often garbage was looked for before.
@@ -17,7 +18,8 @@ runs = []
 gc.callbacks.append(lambda phase, about: runs.append(gc.get_freeze_count()))
 usual = gc.get_threshold()
 try:
-    main(["generate", sys.argv[1], "--device", "abacus"])
+    sys.argv = ["regard", "generate", sys.argv[1], "--device", "abacus"]
+    main()
 except SystemExit as end:
     print(end.code)
 print("torch" in sys.modules, runs.count(0), gc.get_threshold() == usual, gc.get_freeze_count() > 100_000)
@@ -54,6 +56,24 @@ def test_the_setting_comes_back_after_an_error() -> None:
         raise ValueError("no")
     assert gc.get_threshold() == usual
     assert gc.get_freeze_count() == frozen
+
+
+def test_a_command_that_another_program_calls_leaves_nothing_behind(tmp_path: Path) -> None:
+    usual, frozen = gc.get_threshold(), gc.get_freeze_count()
+    with pytest.raises(SystemExit):
+        main(["generate", str(tmp_path), "--device", "abacus"])
+    assert gc.get_threshold() == usual
+    assert gc.get_freeze_count() == frozen
+
+
+def test_a_threshold_of_nothing_is_left_alone() -> None:
+    usual = gc.get_threshold()
+    gc.set_threshold(0)
+    try:
+        with collecting_later():
+            assert gc.get_threshold()[0] == 0
+    finally:
+        gc.set_threshold(*usual)
 
 
 def test_who_looks_for_no_garbage_at_all_is_left_alone() -> None:

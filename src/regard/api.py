@@ -82,8 +82,8 @@ def load(path: str | Path, device: str = "cpu", precision: Precision | None = No
             bidirectional encoder (BERT, RoBERTa, XLM, XLM-R, ELECTRA, MiniLM), of a causal model (GPT-2, Llama-type) or
             of an image encoder (ViT, Swin, ViT-MAE); or a GGUF file of a Llama-type model.
         device: Where it is to run.
-        precision: Pack its linear layers' weights for use on the CPU, see :func:`regard.layers.packed.ready`; it can
-            then be used, not trained, changed or saved. None leaves it as it is.
+        precision: Get it ready for use, see :func:`make_quick`; on the CPU it can then be used, not trained, changed or
+            saved. None leaves it as it is.
 
     Returns:
         The model, ready to be used: to translate, to go on from texts, to fill in masks, to label or tag texts, to
@@ -116,9 +116,10 @@ def make_quick(loaded: Loaded, precision: str, compiled: bool = False) -> Any:
     Raises:
         UsageError: Steps are to be compiled, and it is on no GPU or takes none; or it cannot have the precision.
     """
+    from regard.decoding.fixed import takes_steps
     from regard.layers.packed import ready
 
-    is_graph = hasattr(loaded, "steps") and loaded.device.type == "cuda"
+    is_graph = hasattr(loaded, "steps") and loaded.device.type == "cuda" and takes_steps(loaded.model)
     if compiled and not is_graph:
         mend = "leave it out, or give a GPU to what writes"
         raise UsageError("steps of this model cannot be compiled here", mend=mend)

@@ -18,9 +18,9 @@ _usual: tuple[int, int, int] | None = None  # when garbage is looked for else
 
 @contextmanager
 def collecting_later() -> Generator[None]:
-    """Put off looking for garbage until :func:`collect_from_now`, or the end."""
+    """Put off looking for garbage until :func:`collect_from_now`, or the end; nothing where nobody looks for any."""
     global _usual  # Python's own setting is one for all of the process
-    if gc.isenabled():
+    if gc.isenabled() and gc.get_threshold()[0]:
         _usual = gc.get_threshold()
         gc.set_threshold(max(_usual[0], _MANY), *_usual[1:])
     try:

@@ -565,6 +565,24 @@ def test_projections_that_lie_together_are_one_product_in_use(use_bias: bool, gr
     assert products(layer) == 4, "another parameter"
     layer.lay_together()
     assert products(layer) == 2
+    torch.nn.utils.vector_to_parameters(
+        torch.randn(sum(x.numel() for x in layer.parameters())).double(), layer.parameters()
+    )
+    assert products(layer) == 4, "other memory under the same parameters"
+    layer.lay_together()
+    layer.q_proj.float().double()
+    layer.q_proj.weight.mul_(2.0)
+    assert products(layer) == 4, "one of them went elsewhere and came back"
+    layer.lay_together()
+    joint = layer._together
+    layer.lay_together()
+    assert layer._together is joint, "nothing to do"
+    seen: list[int] = []
+    hook = layer.k_proj.register_forward_hook(lambda *given: seen.append(1))
+    layer(x_ND, segments)
+    assert seen, "who looks on at one of them sees it"
+    hook.remove()
+    assert products(layer) == 2
     assert products(layer.float()) == 4, "another precision"
 
 

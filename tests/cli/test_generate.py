@@ -92,6 +92,7 @@ def test_writing_goes_on_beyond_the_context(book: Path, cli: Cli) -> None:
         (["--no-sample", "--top-k", "3"], ("--top-k without --sample",)),
         (["--stream", "--json"], ("--stream with --json",)),
         (["--batch", "0"], ("--batch is 0",)),
+        (["--compile", "--speculate", "2"], ("--compile with --speculate", "leave one out")),
         (["--device", "cpu", "--compile"], ("steps of this model cannot be compiled here; leave it out",)),
         (["--full", "wrap"], ("choose error, cut, slide or roll",)),
         (["--sample", "--beam", "2"], ("sampling with beam 2",)),

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from regard.api import make_quick
-from regard.attention import KVCache, MultiHeadAttention, Segments
+from regard.attention import KVCache, MultiHeadAttention, Segments, record, silence
 from regard.data.tokenizer import Tokenizer
 from regard.decoding import DecodeOptions, Draft, decode, fixed, search
 from regard.decoding.choosing import best, draw, log_norms
@@ -71,8 +71,10 @@ def same(some: list[Generation], others: list[Generation]) -> bool:
 
 
 @pytest.mark.parametrize("beam", [1, 4])
-@pytest.mark.parametrize("kind", ["plain", "gpt"])
+@pytest.mark.parametrize("kind", ["plain", "gpt", "gpt ahead"])
 def test_caches_have_their_room_from_the_start(kind: str, beam: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "_RUNS_AHEAD", ("cpu",) if kind == "gpt ahead" else ())
+    kind = kind.split()[0]
     model: Any = generator().model if kind == "gpt" else translator(kind)
     grown: list[int] = []
     reserve = KVCache.reserve
@@ -253,6 +255,9 @@ def test_steps_that_cannot_be_taken_are_refused() -> None:
     one = steps_for(generator().model, "compile", made)
     assert one is steps_for(generator().model, "compile", made)
     assert list(made) == ["compile"]
+    other = steps_for(generator("llama").model, "compile", made)
+    assert other is not None
+    assert other.model is generator("llama").model, "another model has its own"
 
 
 class Recorded(TorchDispatchMode):
@@ -282,7 +287,8 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
     """Graphs are recorded, and run again, here."""
     made: list[Recorded] = []
 
-    def capture(work: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
+    def capture(work: Callable[[], Tensor], device: torch.device) -> tuple[Callable[[], None], Tensor]:
+        assert device.type == "cpu"
         work()
         with Recorded() as recorded:
             result = work()
@@ -343,8 +349,7 @@ def test_a_captured_step_of_a_translation(kind: str, beam: int, captured: list[R
 @torch.inference_mode()
 def test_a_graph_is_for_caches_of_one_shape_and_for_the_weights_that_it_read(captured: list[Recorded]) -> None:
     """Memory is used again: where caches lie does not say what they are."""
-    g = generator()
-    steps, model = in_graphs(g.model), deepcopy(g.model)
+    steps, model = in_graphs(deepcopy(generator().model)), deepcopy(generator().model)
     prompt_N = torch.tensor([3, 4, 5, 6])
     memory = [torch.zeros(4 * 64 * 2 * 8, dtype=torch.float64) for _ in range(4)]
     for count, graphs in ((2, 1), (4, 2), (2, 2)):  # a step that comes once is not captured
@@ -366,13 +371,48 @@ def test_a_graph_is_for_caches_of_one_shape_and_for_the_weights_that_it_read(cap
         assert torch.equal(found, kept), "what was given is the caller's"
         torch.testing.assert_close(found, want, atol=1e-12, rtol=0)
         assert len(captured) == graphs
-    steps.model = model  # other weights
-    for _ in range(2):
+    steps.model.blocks[1].self_attn.q_proj.weight = nn.Parameter(steps.model.blocks[1].self_attn.q_proj.weight * 2)
+    model.blocks[1].self_attn.q_proj.weight.mul_(2)
+    copied = (replace(one, k_store=one.k_store.clone(), v_store=one.v_store.clone()) for one in state.caches)
+    want, _ = model.step(torch.arange(2), replace(state, caches=tuple(copied)))
+    for _ in range(3):
         torch.testing.assert_close(steps.step(torch.arange(2), state)[0], want, atol=1e-12, rtol=0)
-    assert len(captured) == 3
-    for length in (16, 32, 48, 64, 96, 128, 192, 256, 384, 512):
-        steps.step(torch.arange(2), model.start(prompt_N, segments, 1, Room(2, length, 9)))
+    assert len(captured) == 3, "other weights"
+    kept = list(steps._graphs)[-1]
+    for length in range(16, 1040, 16):
+        once = model.start(prompt_N, segments, 1, Room(2, length, 9))
+        steps.step(torch.arange(2), once)
+        steps.step(torch.arange(2), state)
+        if length % 64 == 0:
+            steps.step(torch.arange(2), once)
+    assert list(steps._graphs)[-1 - (length % 64 == 0)] == kept, "what is in use stays"
     assert len(steps._graphs) == 8, "old ones are let go"
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+def test_who_looks_on_sees_every_step_and_silent_heads_are_silent(graphs: bool, captured: list[Recorded]) -> None:
+    """A graph captured before knows nothing of them; and one captured beside them would go on without."""
+    torch._dynamo.reset()
+    g: Any = Generator(deepcopy(generator().model), generator().tokenizer, generator().options, 128)
+    steps = in_graphs(g.model) if graphs else FixedSteps(g.model)
+    layer = "blocks.0.self_attn"
+    usual = written(g, 3)
+    with silence(g.model, {layer: [0, 1]}):
+        quiet = written(g, 3)
+        assert written(g, 3, steps) == quiet != usual
+    assert written(g, 3, steps) == usual
+    with record(g.model, layers=[layer]) as want:
+        written(g, None)
+    with record(g.model, layers=[layer]) as found:
+        assert written(g, None, steps) == usual
+    assert len(found[layer]) == len(want[layer]) > 2
+    hooked: list[int] = []
+    hook = g.model.blocks[0].mlp.register_forward_hook(lambda *given: hooked.append(1))
+    written(g, None, steps)
+    assert len(hooked) > 10
+    hook.remove()
+    assert written(g, 3, steps) == usual
+    assert not graphs or captured
 
 
 @pytest.mark.cuda
@@ -446,6 +486,30 @@ def test_steps_begin_before_the_host_knows_the_last_ones_tokens(
     assert written(g, lanes, **run) == want
     # Where a text takes another's place, the next step had begun already.
     assert usual <= len(steps) - usual <= usual + len(PROMPTS)
+
+
+def test_no_step_goes_beyond_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a text is as long as it may be, there is no place for one token more, nor a position."""
+    g, grown = generator(), []
+    reserve = KVCache.reserve
+
+    def watching(cache: KVCache, *sizes: int) -> KVCache:
+        found = reserve(cache, *sizes)
+        grown.append(cache.max_len) if found is not cache and cache.max_len else None
+        return found
+
+    monkeypatch.setattr(KVCache, "reserve", watching)
+    given = torch.arange(9, 121), Segments.ragged([110, 2])
+    ask = {"start_id": 1, "end_id": 0, "options": DecodeOptions(), "limits": [17, 40], "context": None}
+    want = decode(g.model, *given, **ask)
+    monkeypatch.setattr(search, "_RUNS_AHEAD", ("cpu",))
+    for steps in (None, FixedSteps(g.model)):  # type: ignore[arg-type]
+        if steps is not None:
+            steps._step = steps._run
+        found = decode(g.model, *given, **ask, steps=steps)
+        assert [some[0].tokens for some in found] == [some[0].tokens for some in want]
+    assert len(want[0][0].tokens) == 17, "128 with all that is before it: the table's positions"
+    assert not grown
 
 
 def test_where_texts_are_read_anew_no_step_begins_early(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,8 @@ class MultiHeadAttention(Site):
         self.v_proj = nn.Linear(kv_dim, num_kv_heads * self.head_dim, bias=use_bias)
         self.out_proj = nn.Linear(num_heads * self.head_dim, embed_dim, bias=use_bias)
         self.joint_proj: nn.Module | None = None
-        self._together: tuple[tuple[nn.Parameter | None, ...], Tensor, Tensor | None] | None = None
+        # Their parameters, where these lay, and all of them in one.
+        self._together: tuple[list[Tensor | None], list[object], Tensor, Tensor | None] | None = None
         self.score = score
         self.reset_parameters()
 
@@ -178,9 +179,7 @@ class MultiHeadAttention(Site):
         """
         parts = (self.q_proj, self.k_proj, self.v_proj)
         if not torch.is_grad_enabled():
-            if self._together is None or any(a is not b for a, b in zip(self._own(), self._together[0], strict=True)):
-                return None
-            return self._together[1:]
+            return self._laid()
         if any(type(part) is not nn.Linear for part in parts):
             return None
         biases: list[Tensor] = [part.bias for part in parts if part.bias is not None]
@@ -191,11 +190,14 @@ class MultiHeadAttention(Site):
     def lay_together(self) -> None:
         """Have the weights of queries, keys and values lie one behind the other, so that they are one product in use.
 
-        They stay what they were, three parameters, and change as ever. Where widths differ, some have biases, or one
-        is no plain layer, nothing is done.
+        They stay what they were, three parameters, and change in place as ever; whatever gives one of them other memory
+        parts them again. Where widths differ, some have biases, or one is no plain layer, nothing is done; nor where
+        they lie so.
         """
         parts = (self.q_proj, self.k_proj, self.v_proj)
         if any(type(part) is not nn.Linear for part in parts) or len({part.in_features for part in parts}) > 1:
+            return
+        if self._laid() is not None:
             return
         if len({part.bias is None for part in parts}) > 1:
             return
@@ -209,12 +211,26 @@ class MultiHeadAttention(Site):
             if bias_L is not None:
                 for part, own_O in zip(parts, bias_L.split(sizes), strict=True):
                     part.bias = nn.Parameter(own_O, part.bias.requires_grad)
-        self._together = self._own(), weight_LI, bias_L
+        own = self._own()
+        self._together = own, [_place(x) for x in own], weight_LI, bias_L
 
-    def _own(self) -> tuple[nn.Parameter | None, ...]:
-        """Give the parameters of queries, keys and values: others may have taken the place of those laid together."""
+    def _own(self) -> list[Tensor | None]:
+        """Give the parameters of queries, keys and values."""
         parts = (self.q_proj, self.k_proj, self.v_proj)
-        return tuple(getattr(part, name, None) for part in parts for name in ("weight", "bias"))
+        return [part._parameters.get(name) for part in parts for name in ("weight", "bias")]
+
+    def _laid(self) -> tuple[Tensor, Tensor | None] | None:
+        """Give weights that lie together: while their parameters are the same, where they were, and nobody looks on."""
+        if self._together is None:
+            return None
+        before, places, weight_LI, bias_L = self._together
+        own = self._own()
+        if any(mine is not one for mine, one in zip(own, before, strict=True)):
+            return None
+        if any(part._forward_hooks or part._forward_pre_hooks for part in (self.q_proj, self.k_proj, self.v_proj)):
+            return None
+        is_there = torch.compiler.is_compiling() or [_place(x) for x in own] == places
+        return (weight_LI, bias_L) if is_there else None
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> MultiHeadAttention:
         self._together = None  # elsewhere, or in another precision, each has its own memory
@@ -328,3 +344,8 @@ class MultiHeadAttention(Site):
         flat = context.reshape(-1, context.shape[-1])
         y_ND = self(rows, segments, flat, context_segments, mask=mask, bias=bias)
         return y_ND.reshape(*x.shape[:-1], self.out_proj.out_features)
+
+
+def _place(x: Tensor | None) -> object:
+    """Say where a tensor's numbers lie."""
+    return None if x is None else (x.untyped_storage()._cdata, x.storage_offset(), x.dtype)

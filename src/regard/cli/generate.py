@@ -132,6 +132,8 @@ def generate(
             raise UsageError("this draft does not go on from texts", where=draft, mend="give a causal language model")
         proposing = small
         make_ready(proposing, precision)
+    if compiled and options.speculate:
+        raise UsageError("--compile with --speculate", mend="leave one out: what is proposed ahead is read at once")
     make_ready(loaded, precision, compiled)
     full = full or ("cut" if tokens is None else "error")
     waiting: list[str] = []

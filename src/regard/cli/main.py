@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import traceback
@@ -84,6 +85,8 @@ def main(arguments: list[str] | None = None) -> None:
     tokens = [token for token in tokens if token != "--debug"]
     with collecting_later():
         code = _run(tokens, debug)
+    if arguments is not None:
+        gc.unfreeze()  # another program goes on
     sys.exit(code)
 
 

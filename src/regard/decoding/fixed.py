@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, TypeGuard, get_args
 
 import torch
 from torch import Tensor, nn
 
 from regard.attention import KVCache
 from regard.attention.past import Past
+from regard.attention.recording import is_watched
+from regard.attention.silencing import is_silenced
+from regard.attention.sites import Site
 from regard.attention.tree import FixedTree, Tree
 from regard.errors import UsageError
 from regard.models.causal import CausalStack, StackState
@@ -23,7 +26,8 @@ from regard.models.transformer import Transformer, TransformerState
 
 How = Literal["compile", "graph", "compiled graph"]
 
-_MOST_GRAPHS = 8  # of batches before: the next one's caches often lie where another's were
+# Of batches before: the next one's caches often lie where another's were. And steps that came once.
+_MOST_GRAPHS, _MOST_ONCE = 8, 64
 
 
 class _Kind(NamedTuple):
@@ -54,12 +58,14 @@ class FixedSteps:
         if how != "compile" and next(model.parameters()).device.type != "cuda":
             raise UsageError("a CUDA graph of a model that is not on CUDA", mend="choose compile, or move the model")
         self.model = model
-        self._graphs: dict[tuple[object, ...], _Graph | None] = {}
+        self._parts = _Parts(model)
+        self._graphs: dict[tuple[object, ...], _Graph] = {}
+        self._once: dict[tuple[object, ...], None] = {}
         self._bare: Step = self._run if how == "graph" else torch.compile(self._run, dynamic=False)  # type: ignore[assignment]
         self._step: Step = self._bare if how == "compile" else self._captured
 
     def step(self, tokens_R: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Read one token a row.
+        """Read one token a row; where somebody looks on, or heads are silent, as the model does it.
 
         Args:
             tokens_R: int64, tokens.
@@ -68,6 +74,11 @@ class FixedSteps:
         Returns:
             logits_RV, and the new state.
         """
+        if not self._parts.are_same():
+            self._parts = _Parts(self.model)
+            self._graphs.clear()
+        if self._parts.are_seen():
+            return self.model.step(tokens_R, state)
         past, contexts = state.past, getattr(state, "contexts", ())
         segments = past.new(state.beams)
         after = past.after(segments)
@@ -107,16 +118,52 @@ class FixedSteps:
 
     def _captured(self, kind: _Kind, laid: list[Tensor], stores: list[Tensor]) -> Tensor:
         # A graph reads and writes where it was captured. Other caches may come to lie there, in other shapes.
-        weights = next(self.model.parameters())
-        places = (x.data_ptr() for x in (weights, *stores))
-        where = (kind, weights.dtype, *(x.shape for x in (*laid, stores[0], stores[-1])), *places)
-        if where not in self._graphs:  # many a step comes once, as that from which beams part
-            while len(self._graphs) >= _MOST_GRAPHS:
-                del self._graphs[next(iter(self._graphs))]
-            self._graphs[where] = None
-            return self._bare(kind, laid, stores)
-        graph = self._graphs[where] = self._graphs[where] or _Graph(self._bare, kind, laid, stores)
+        shapes = (x.shape for x in (*laid, stores[0], stores[-1]))
+        where = (kind, stores[0].dtype, *shapes, *(x.data_ptr() for x in stores))
+        graph = self._graphs.pop(where, None)
+        if graph is None:
+            if where not in self._once:  # many a step comes once, as that from which beams part
+                _put(self._once, where, None, _MOST_ONCE)
+                return self._bare(kind, laid, stores)
+            graph = _Graph(self._bare, kind, laid, stores)
+        _put(self._graphs, where, graph, _MOST_GRAPHS)
         return graph.replay(laid)
+
+
+def _put(kept: dict[Any, Any], key: object, value: object, most: int) -> None:
+    """Keep something as the newest, and the oldest no longer where they are too many."""
+    while len(kept) >= most:
+        del kept[next(iter(kept))]
+    kept[key] = value
+
+
+class _Parts:
+    """What a graph was captured from: a model's modules, its tensors, and where these lie."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.modules = list(model.modules())
+        self.sites = [module for module in self.modules if isinstance(module, Site)]
+        held = [one for module in self.modules for one in (module._modules, module._parameters, module._buffers)]
+        self.parts = [(one, name, part, _place(part)) for one in held for name, part in one.items()]
+
+    def are_same(self) -> bool:
+        """Say whether nothing has taken the place of anything."""
+        return all(one.get(name) is part and _place(part) == place for one, name, part, place in self.parts)
+
+    def are_seen(self) -> bool:
+        """Say whether a step is more than what it gives: a recorder, silent heads, or hooks are asked on the way."""
+        if is_watched(*self.sites) or is_silenced(*self.sites):
+            return True
+        return any(module._forward_hooks or module._forward_pre_hooks for module in self.modules)
+
+
+def _place(part: object) -> int:
+    return part.data_ptr() if isinstance(part, Tensor) else 0
+
+
+def takes_steps(model: nn.Module) -> TypeGuard[CausalStack | Transformer]:
+    """Say whether a model's steps can be of fixed shapes."""
+    return isinstance(model, CausalStack | Transformer)
 
 
 def steps_for(model: nn.Module, how: How | None, made: dict[How, FixedSteps]) -> FixedSteps | None:
@@ -130,9 +177,9 @@ def steps_for(model: nn.Module, how: How | None, made: dict[How, FixedSteps]) ->
     Returns:
         It; None where the model takes its own: another family does.
     """
-    if how is None or not isinstance(model, CausalStack | Transformer):
+    if how is None or not takes_steps(model):
         return None
-    if how not in made:
+    if how not in made or made[how].model is not model:
         made[how] = FixedSteps(model, how)
     return made[how]
 
@@ -142,7 +189,7 @@ class _Graph:
 
     def __init__(self, run: Step, kind: _Kind, laid: list[Tensor], stores: list[Tensor]) -> None:
         self.laid = [x.clone() for x in laid]
-        self.run, self.logits = _capture(lambda: run(kind, self.laid, stores))
+        self.run, self.logits = _capture(lambda: run(kind, self.laid, stores), stores[0].device)
 
     def replay(self, laid: list[Tensor]) -> Tensor:
         """Run the step on new tokens."""
@@ -152,16 +199,23 @@ class _Graph:
         return self.logits.clone()
 
 
-def _capture(work: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
+def _capture(work: Callable[[], Tensor], device: torch.device) -> tuple[Callable[[], None], Tensor]:
     """Capture work as a CUDA graph: give what runs it again, and where its result will be."""
-    aside = torch.cuda.Stream()
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):
-        # What is set up at first use, compiled code too, is not captured; it writes what the first run writes again.
-        for _ in range(2):
-            work()
-    torch.cuda.current_stream().wait_stream(aside)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may use the device
-        result = work()
-    return graph.replay, result
+    with torch.cuda.device(device):  # streams are the current device's, whatever the tensors are on
+        now, aside = torch.cuda.current_stream(), torch.cuda.Stream()
+        aside.wait_stream(now)
+        with torch.cuda.stream(aside):
+            # What is set up at first use, compiled code too, is not captured; it writes what the first run writes.
+            for _ in range(2):
+                work()
+        now.wait_stream(aside)
+        # By itself it captures on a stream of whichever device came first; and other threads may use this one.
+        with torch.cuda.graph(graph, stream=aside, capture_error_mode="thread_local"):
+            result = work()
+
+    def again() -> None:
+        with torch.cuda.device(device):
+            graph.replay()
+
+    return again, result

@@ -247,7 +247,10 @@ class _Search:
         """Read tokens that the host does not know yet, where that is of use: nobody has to read a text anew."""
         if self.device.type not in _RUNS_AHEAD or self.options.speculate or isinstance(self.model, EncoderDecoder):
             return
-        if all(len(lane.tokens[0]) + 1 >= lane.limit + bool(self.end_ids) for lane in group.lanes):
+        written = [(len(lane.tokens[0]), lane.limit) for lane in group.lanes]
+        if any(count >= limit for count, limit in written):
+            return  # one is at its limit: there may be no room for more
+        if not self.end_ids and all(count + 1 == limit for count, limit in written):
             return  # nothing is asked about what comes next
         if self.context is not None:
             before = self.lengths if self.prompts is None else [len(prompt) - 1 for prompt in self.prompts]

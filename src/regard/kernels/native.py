@@ -365,6 +365,11 @@ def load() -> tuple[Kernel | None, str]:
 def _compile(command: Sequence[str], made: Path, until: float) -> str | None:
     """Compile the sources side by side, and link them: whoever uses the kernels for the first time waits for it.
 
+    Args:
+        command: The compiler and its options.
+        made: Where the library goes, and what it is made of beside it.
+        until: When to stop, on the monotonic clock.
+
     Returns:
         What the compiler complains of; None where it has made them.
     """

@@ -90,7 +90,7 @@ def ready(model: nn.Module, precision: str) -> nn.Module:
 
     Args:
         model: Anywhere; it is brought into evaluation mode.
-        precision: Of the weights of linear layers.
+        precision: On the CPU, of the weights of linear layers; elsewhere of all that is floating.
 
     Returns:
         The model.
