@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
+from operator import is_
 from typing import Any, Literal, NamedTuple, TypeGuard, get_args
 
 import torch
@@ -138,27 +140,29 @@ def _put(kept: dict[Any, Any], key: object, value: object, most: int) -> None:
 
 
 class _Parts:
-    """What a graph was captured from: a model's modules, its tensors, and where these lie."""
+    """What a graph was captured from: a model's modules, its tensors, and where these lie. It is asked at every step."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.modules = list(model.modules())
-        self.sites = [module for module in self.modules if isinstance(module, Site)]
-        held = [one for module in self.modules for one in (module._modules, module._parameters, module._buffers)]
-        self.parts = [(one, name, part, _place(part)) for one in held for name, part in one.items()]
+        modules = list(model.modules())
+        self.sites = [module for module in modules if isinstance(module, Site)]
+        self.held = [one for module in modules for one in (module._modules, module._parameters, module._buffers)]
+        self.hooks = [one for module in modules for one in (module._forward_hooks, module._forward_pre_hooks)]
+        self.parts = self._now()
+        self.tensors = [part for part in self.parts if isinstance(part, Tensor)]
+        self.places = [x.data_ptr() for x in self.tensors]
+
+    def _now(self) -> list[object]:
+        return list(chain.from_iterable([one.values() for one in self.held]))
 
     def are_same(self) -> bool:
         """Say whether nothing has taken the place of anything."""
-        return all(one.get(name) is part and _place(part) == place for one, name, part, place in self.parts)
+        now = self._now()
+        are_same = len(now) == len(self.parts) and all(map(is_, now, self.parts))
+        return are_same and [x.data_ptr() for x in self.tensors] == self.places
 
     def are_seen(self) -> bool:
         """Say whether a step is more than what it gives: a recorder, silent heads, or hooks are asked on the way."""
-        if is_watched(*self.sites) or is_silenced(*self.sites):
-            return True
-        return any(module._forward_hooks or module._forward_pre_hooks for module in self.modules)
-
-
-def _place(part: object) -> int:
-    return part.data_ptr() if isinstance(part, Tensor) else 0
+        return any(self.hooks) or is_watched(*self.sites) or is_silenced(*self.sites)
 
 
 def takes_steps(model: nn.Module) -> TypeGuard[CausalStack | Transformer]:
