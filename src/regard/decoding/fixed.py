@@ -140,7 +140,7 @@ def _put(kept: dict[Any, Any], key: object, value: object, most: int) -> None:
 
 
 class _Parts:
-    """What a graph was captured from: a model's modules, its tensors, and where these lie. It is asked at every step."""
+    """What a graph was captured from: modules, their tensors, and where these lie. It is asked at every step."""
 
     def __init__(self, model: nn.Module) -> None:
         modules = list(model.modules())
