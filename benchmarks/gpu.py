@@ -13,7 +13,7 @@ from benchmarks import growth, looking, ours, ragged_training, training
 from benchmarks.encode import bert_flops
 from benchmarks.results import Goal
 from benchmarks.suite import Part, Race, Round, Setting
-from regard.decoding.fixed import FixedSteps
+from regard.decoding.fixed import How, steps_for
 
 DEFAULT, STATIC, BARE = "transformers", "transformers, static cache, compiled", "bare compiled step in a CUDA graph"
 
@@ -53,7 +53,7 @@ def _decode(setting: Setting, batch: int, goals: tuple[float, ...]) -> Race:
 
     def mine(compiles: bool) -> Round:
         model = ours.load(ours.public(setting, "gpt"), setting.device)
-        steps = _steps(model, compiles, setting)
+        steps = steps_for(model, _how(setting, compiles), {})
         return lambda: ours.greedy(model, prompts, count, steps)
 
     def theirs(**how: Any) -> Round:
@@ -77,11 +77,11 @@ def _decode(setting: Setting, batch: int, goals: tuple[float, ...]) -> Race:
     return race
 
 
-def _steps(model: Any, compiles: bool, setting: Setting) -> FixedSteps | None:
-    """Give what takes steps on a GPU, as in what ``regard.load`` gives; a trial on a processor has none."""
+def _how(setting: Setting, compiles: bool) -> How | None:
+    """Say how steps are taken, as after ``regard.load``; in a trial on a processor the model takes them."""
     if setting.device.type != "cuda":
         return None
-    return FixedSteps(model, "compiled graph" if compiles else "graph")
+    return "compiled graph" if compiles else "graph"
 
 
 def train_ragged(setting: Setting) -> Iterator[Race]:
@@ -103,7 +103,7 @@ def translate(setting: Setting) -> Iterator[Race]:
 
     def mine(compiles: bool) -> Round:
         model = ours.load(ours.public(setting, "transformer"), setting.device)
-        steps = _steps(model, compiles, setting)
+        steps = steps_for(model, _how(setting, compiles), {})
         return lambda: ours.beam(model, sources, count, beams, steps)
 
     def theirs() -> Round:

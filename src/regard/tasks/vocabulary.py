@@ -74,6 +74,7 @@ class _Lots:
     ) -> tuple[Tensor, Tensor, list[Tensor | None]]:
         """Give the loss, the plain one, and the gradients that are wanted of what is scored, weights and bias."""
         wants_hidden, wants_weight, wants_bias = wants
+        differentiates = any(wants)
         dtype, size = self.dtype, self.size
         rows_ND, table_VD = hidden_ND.to(dtype), weight_VD.to(dtype)
         added_V = None if bias_V is None else bias_V.to(dtype)
@@ -92,15 +93,15 @@ class _Lots:
             logits_CW = scores_CW.new_empty(0).set_(scores_CW.untyped_storage(), 0, sizes, (sizes[1], 1))
             logits_CV = logits_CW[:, :vocab_size]
             self._score(rows_CD, table_VD, added_V, logits_CV)
-            if found := vocabulary.compare(logits_CV, labels_C, self.smoothing, any(wants)):
-                smoothed, nll, grad_CW = *found, logits_CW  # the gradient is where the scores were
-            else:
-                smoothed, nll, *grads = self.compare(logits_CW, labels_C, self.smoothing, any(wants), vocab_size)
-                grad_CW = grads.pop() if grads else None
+            # Our own kernel leaves the gradient where the scores were.
+            found = vocabulary.compare(logits_CV, labels_C, self.smoothing, differentiates)
+            smoothed, nll, *grads = found or self.compare(
+                logits_CW, labels_C, self.smoothing, differentiates, vocab_size
+            )
             sums.append((smoothed, nll))
-            if grad_CW is None or not any(wants):
+            if not differentiates:
                 continue
-            grad_CV = grad_CW[:, :vocab_size]
+            grad_CV = (grads.pop() if grads else logits_CW)[:, :vocab_size]
             if grad_ND is not None:
                 self._product(grad_CV, table_VD, grad_ND[start : start + size])
             if wants_weight:
@@ -108,7 +109,7 @@ class _Lots:
             if wants_bias:
                 grad_C = grad_CV.sum(0, dtype=weight_VD.dtype)
                 grad_V = grad_C if grad_V is None else grad_V.add_(grad_C)
-            del grad_CV, grad_CW
+            del grad_CV
         loss, report = (torch.stack(one).sum() for one in zip(*sums, strict=True))
         return loss, report, [None if grad_ND is None else grad_ND.to(hidden_ND.dtype), grad_VD, grad_V]
 

@@ -22,7 +22,10 @@ _LEAST_TRIALS, _MOST_TRIALS, _TRIAL_S = 3, 20, 1.5
 
 
 def choose(name: str) -> torch.device:
-    """Choose the device; from now on keep memory that is freed, and watch whether others want this machine's cores too.
+    """Choose the device, and have this process begin its work.
+
+    From now on memory that is freed is kept, garbage is looked for again, and it is watched whether others want this
+    machine's cores too.
 
     Args:
         name: ``auto`` (a GPU where there is one), ``cpu``, ``cuda``, ``cuda:1``, …
