@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import gc
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -246,6 +247,8 @@ def run_parts(
                 done(race.skipped("time"))
                 continue
             done(race.run(setting, say))
+            if "torch._dynamo" in sys.modules:  # or graphs of rows before would count against those to come
+                torch.compiler.reset()
             gc.collect()
             if setting.device.type == "cuda":
                 torch.cuda.empty_cache()

@@ -17,11 +17,9 @@ from benchmarks.limits import has_bf16
 from benchmarks.results import Goal
 from benchmarks.suite import NotMeasured, Race, Round, Setting
 from regard.attention import Segments
-from regard.layers.block import Block
 from regard.models.registry import family
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.training import optimizers
-from regard.training.blocks import quicken
+from regard.training import blocks, optimizers
 from regard.training.config import TrainingConfig
 
 
@@ -47,7 +45,7 @@ def loss_of(
     from regard.tasks.vocabulary import VocabularyLoss
 
     model.to(setting.device).train()
-    quicken(model, precision)
+    blocks.quicken(model, precision)
     criterion = VocabularyLoss()
     if compiles:
         compile_blocks(model, setting)
@@ -56,9 +54,8 @@ def loss_of(
 
 
 def compile_blocks(model: nn.Module, setting: Setting) -> None:
-    """Compile a model of ours as training does: block by block, for any number of tokens."""
-    for block in (module for module in model.modules() if isinstance(module, Block)):
-        block.compile(dynamic=True, **({"backend": "eager"} if setting.is_tiny else {}))
+    """Compile a model of ours as training does; in a tiny run as far as it takes no time."""
+    blocks.compile_blocks(model, **({"backend": "eager"} if setting.is_tiny else {}))
 
 
 def step(model: nn.Module, loss: Callable[[], Tensor], setting: Setting, precision: str) -> Round:

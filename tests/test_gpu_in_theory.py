@@ -13,17 +13,49 @@ from pathlib import Path
 import pytest
 import torch
 
-# Python's part of PyTorch asks for whoever knows the devices of CUDA, and a build without it has nobody.
-GUARD = """
+# Whoever makes tensors on a device, and the backward pass, ask for its current stream and how many there are; a build
+# without CUDA has nobody who would say. The hooks have to be there before PyTorch looks for them.
+DEVICES = """
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
-namespace { C10_REGISTER_GUARD_IMPL(CUDA, c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::CUDA>) }
+namespace {
+struct OneDevice final : c10::impl::DeviceGuardImplInterface {
+  c10::Device here() const { return {c10::DeviceType::CUDA, 0}; }
+  c10::DeviceType type() const override { return c10::DeviceType::CUDA; }
+  c10::Device exchangeDevice(c10::Device) const override { return here(); }
+  c10::Device getDevice() const override { return here(); }
+  void setDevice(c10::Device) const override {}
+  void uncheckedSetDevice(c10::Device) const noexcept override {}
+  c10::Stream getStream(c10::Device) const override { return c10::Stream(c10::Stream::DEFAULT, here()); }
+  c10::Stream exchangeStream(c10::Stream stream) const override { return stream; }
+  c10::DeviceIndex deviceCount() const noexcept override { return 1; }
+};
+C10_REGISTER_GUARD_IMPL(CUDA, OneDevice)
+}
+namespace at {
+struct OneDeviceHooks final : CUDAHooksInterface {
+  explicit OneDeviceHooks(CUDAHooksArgs) {}
+  void init() const override {}
+  bool hasCUDA() const override { return true; }
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasPrimaryContext(DeviceIndex) const override { return true; }
+  DeviceIndex current_device() const override { return 0; }
+  DeviceIndex getCurrentDevice() const override { return 0; }
+  DeviceIndex deviceCount() const override { return 1; }
+  int getNumGPUs() const override { return 1; }
+};
+C10_REGISTER_CLASS(CUDAHooksRegistry, CUDAHooks, OneDeviceHooks)
+}
 """
 
 RUN = """
 import ctypes, sys
 from collections import Counter
+from types import SimpleNamespace
+ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)
 import torch
-ctypes.CDLL(sys.argv[1])
+from torch._dynamo.utils import counters
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -41,13 +73,16 @@ from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.vit import Vit, VitConfig
 from regard.tasks import vocabulary
 from regard.training import optimizers
-from regard.training.blocks import quicken
+from regard.training.blocks import compile_blocks, quicken
 from regard.training.config import TrainingConfig
 
 torch.cuda.is_available = torch.cuda.is_bf16_supported = lambda *given: True
 made = torch.tensor
 torch.tensor = lambda data, *given, device=None, **more: made(data, *given, **more).to(device or "cpu")  # asks one too
-vocabulary.SCORES_AT_ONCE, vocabulary.MIN_ROWS = {"cuda": 4096}, 1  # several lots
+vocabulary.FEW_SCORES, vocabulary.MIN_ROWS = 4096, 1
+torch.cuda.get_device_properties = lambda device: SimpleNamespace(total_memory=256 * 4096)  # several lots
+torch.cuda.get_rng_state, torch.cuda.set_rng_state = torch.get_rng_state, torch.set_rng_state
+torch.cuda._lazy_init, torch.cuda.current_device = lambda: None, lambda: 0
 cuda = torch.device("cuda")
 
 
@@ -85,16 +120,32 @@ def words(*shape):
 
 
 def trained(model, hidden):
-    '''A step but for the backward pass, which a build without CUDA cannot run.'''
+    '''A step of training.'''
     quicken(moved(model.train()), "bf16")
     optimizer = optimizers.make(model, TrainingConfig(max_steps=1, learning_rate=1e-4))
     with torch.autocast("cuda", torch.bfloat16):
         loss = vocabulary.VocabularyLoss()(model, hidden(model), words(90), 0.1)
-    for parameter in model.parameters():
-        parameter.grad = torch.empty_like(parameter)
+    with torch.autograd.set_multithreading_enabled(False):  # other threads would not know that nothing holds numbers
+        loss.sum.backward()
+    assert all(parameter.grad.is_cuda for parameter in model.parameters())
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
     optimizer.step()
     return loss.sum
+
+
+def compiled(model, hidden):
+    '''Blocks are one graph for every batch, whatever its sizes, attention and the backward pass among them.'''
+    quicken(moved(model.train()), "bf16")
+    compile_blocks(model, backend="aot_eager")
+    for lengths in ([20, 30, 40], [30, 17, 5, 8, 30], [9, 9, 9, 9], [7, 7]):
+        kind = "uniform" if len(set(lengths)) == 1 else "ragged"
+        stance = "default" if lengths in ([20, 30, 40], [9, 9, 9, 9]) else "fail_on_recompile"
+        with torch.compiler.set_stance(stance), torch.autocast("cuda", torch.bfloat16):
+            hidden_ND = hidden(model, words(sum(lengths)), Segments.ragged(lengths, cuda))
+        with torch.autograd.set_multithreading_enabled(False):
+            hidden_ND.sum().backward()
+        assert not counters["graph_break"], counters["graph_break"]
+    return hidden_ND
 
 
 def steps(model, state, beams):
@@ -105,11 +156,13 @@ def steps(model, state, beams):
 
         def watching(*given):
             watched.on_host.clear(), watched.count.clear()
-            logits = inner(*given)
+            found = inner(*given)
             assert not watched.on_host, watched.on_host
-            return logits
+            return found
 
-        logits, state = fixed.step(words(3 * beams), state)
+        chosen, state = fixed.choose(words(3 * beams), state)
+        assert chosen.token_R.dtype == torch.int64 and chosen.told.shape == (2, 3 * beams)
+        logits, state = fixed.step(chosen.token_R, state)
     return watched.count, logits, state
 
 
@@ -150,7 +203,7 @@ def beams(model):
     stores = [torch.empty(size, dtype=torch.bfloat16, device=cuda) for _ in range(4 * len(model.blocks))]
     laid = [words(12), depth, words(12), words(12), reach, words(3)]
     with OnDevice() as watched:
-        logits = FixedSteps(model)._run(_Kind(4, 1), laid, stores)
+        (logits,) = FixedSteps(model)._run(_Kind(4, 1), laid, stores)
     assert not watched.on_host, watched.on_host
     return logits
 
@@ -163,11 +216,14 @@ def encoded(model):
 def pictured(model):
     moved(model.train())
     with torch.autocast("cuda", torch.bfloat16):
-        return model.head(model.pool(model(torch.empty(4, 3, 32, 32, device=cuda))))
+        logits_BV = model.head(model.pool(model(torch.empty(4, 3, 32, 32, device=cuda))))
+    with torch.autograd.set_multithreading_enabled(False):
+        logits_BV.sum().backward()
+    return logits_BV
 
 
 def gpt():
-    return GPT(GPTConfig(97, 32, 2, 4, max_len=64))
+    return GPT(GPTConfig(97, 32, 2, 4, max_len=64, attention_dropout=0.0))
 
 
 def llama():
@@ -194,11 +250,17 @@ def on_texts(model):
     return trained(model, lambda m: m(words(90), ragged()))
 
 
+def compiled_pairs(model):
+    return compiled(model, lambda m, tokens_N, segments: m(tokens_N, segments, tokens_N, segments))
+
+
 model, work = {
     "gpt is trained": (gpt, lambda m: trained(m, lambda m: m(words(90), Segments.uniform(3, 30, cuda)))),
     "llama is trained": (llama, on_texts),
     "transformer is trained": (transformer, on_pairs),
     "bert is trained": (bert, on_texts),
+    "gpt is compiled": (gpt, lambda m: compiled(m, lambda m, tokens_N, segments: m(tokens_N, segments))),
+    "transformer is compiled": (transformer, compiled_pairs),
     "bert encodes": (bert, encoded),
     "vit is trained": (lambda: Vit(VitConfig((32, 32), 3, 10, 8, 32, 2, 2, 64)), pictured),
     "gpt writes": (gpt, written),
@@ -217,6 +279,8 @@ WORK = {
     "llama is trained": "()",
     "transformer is trained": "()",
     "bert is trained": "()",
+    "gpt is compiled": "(14, 32)",
+    "transformer is compiled": "(14, 32)",
     "bert encodes": "(90, 32)",
     "vit is trained": "(4, 10)",
     "gpt writes": "(3, 1)",
@@ -227,22 +291,23 @@ WORK = {
 
 
 @pytest.fixture(scope="module")
-def guard(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library that stands for the devices of CUDA, as PyTorch has it for others."""
+def devices(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library that stands for the devices of CUDA."""
     compiler = shutil.which(os.environ.get("CXX") or "g++")
     assert compiler is not None, "our kernels want one too"
-    folder, torchs = tmp_path_factory.mktemp("guard"), Path(torch.__file__).parent
-    (folder / "guard.cpp").write_text(GUARD)
-    command = [compiler, "-std=c++20", "-fPIC", "-shared", f"-I{torchs / 'include'}", "-o", folder / "guard.so"]
-    subprocess.run([*command, folder / "guard.cpp", f"-L{torchs / 'lib'}", "-lc10"], check=True, timeout=300)
-    return folder / "guard.so"
+    folder, torchs = tmp_path_factory.mktemp("devices"), Path(torch.__file__).parent
+    (folder / "devices.cpp").write_text(DEVICES)
+    command = [compiler, "-std=c++20", "-fPIC", "-shared", f"-I{torchs / 'include'}", "-o", folder / "devices.so"]
+    libraries = [f"-L{torchs / 'lib'}", f"-Wl,-rpath,{torchs / 'lib'}", "-lc10", "-ltorch_cpu"]
+    subprocess.run([*command, folder / "devices.cpp", *libraries], check=True, timeout=300)
+    return folder / "devices.so"
 
 
 @pytest.mark.skipif(torch.version.cuda is not None, reason="this build of PyTorch knows the devices of CUDA itself")
 @pytest.mark.parametrize("work", WORK)
-def test_what_a_gpu_is_asked_to_do(work: str, guard: Path) -> None:
+def test_what_a_gpu_is_asked_to_do(work: str, devices: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", RUN, str(guard), work], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-c", RUN, str(devices), work], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.split(maxsplit=1) == ["cuda:0", f"{WORK[work]}\n"]

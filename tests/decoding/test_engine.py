@@ -287,7 +287,7 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
     """Graphs are recorded, and run again, here."""
     made: list[Recorded] = []
 
-    def capture(work: Callable[[], Tensor], device: torch.device) -> tuple[Callable[[], None], Tensor]:
+    def capture(work: Callable[[], Any], device: torch.device) -> tuple[Callable[[], None], Any]:
         assert device.type == "cpu"
         work()
         with Recorded() as recorded:
@@ -303,15 +303,14 @@ def in_graphs(model: Any) -> FixedSteps:
     steps = FixedSteps(model)
     steps._bare = steps._run
 
-    def step(kind: Any, laid: list[Tensor], stores: list[Tensor]) -> Tensor:
+    def step(kind: Any, laid: list[Tensor], stores: list[Tensor]) -> tuple[Tensor, ...]:
         if isinstance(model, Transformer):
             assert laid[-1].all(), "kernels differ in what they make of queries without keys"
         if kind.beams:
             assert laid[4].any(-1).all()
-        logits = steps._captured(kind, laid, stores)
-        assert logits.isfinite().all(), "those of slots not in use too, which others will use"
-        assert all(store.isfinite().all() for store in stores)
-        return logits
+        found = steps._captured(kind, laid, stores)
+        assert all(one.isfinite().all() for one in (*found, *stores)), "of slots not in use too, which others will use"
+        return found
 
     steps._step = step
     return steps
@@ -326,8 +325,35 @@ def test_a_captured_step_needs_its_memory_alone(kind: str, beam: int, captured: 
     assert written(g, 3, steps, **options) == written(g, 3, **options)
     graphs = len(captured)
     assert 1 <= graphs <= 4, "a graph for the steps of a batch, wherever texts stand and whoever joins"
+    assert {kind.chooses for kind, *_ in steps._graphs} == {beam == 1}, "what is best is part of the graph"
     assert written(g, None, steps, **options) == written(g, None, **options)
     assert len(captured) > graphs, "more rows"
+
+
+@pytest.mark.parametrize("runs_ahead", [False, True])
+@pytest.mark.parametrize(
+    "options", [{"sample": True}, {"banned": (7, 8, 9)}, {"repetition_penalty": 1.5}, {"sample": True, "top_k": 4}]
+)
+def test_where_more_than_scores_decides_a_graph_does_not_choose(
+    options: dict[str, Any], runs_ahead: bool, captured: list[Recorded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    g = generator()
+    steps, want = in_graphs(laid_together(g.model)), written(g, 3, **options)
+    monkeypatch.setattr(search, "_RUNS_AHEAD", ("cpu",) if runs_ahead else ())
+    assert written(g, 3, steps, **options) == want
+    assert captured
+    assert not any(kind.chooses for kind, *_ in steps._graphs)
+
+
+def test_a_model_that_changes_between_texts_is_seen(captured: list[Recorded]) -> None:
+    """While one decoding goes on nobody looks; behind it somebody does."""
+    model = deepcopy(generator().model)
+    g: Any = Generator(model, generator().tokenizer, generator().options, 128)
+    steps = in_graphs(model)
+    first = written(g, None, steps)
+    model.output.weight = nn.Parameter(model.output.weight.flip(0))
+    want = written(g, None)
+    assert written(g, None, steps) == want != first
 
 
 @pytest.mark.parametrize("beam", [1, 3])

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -33,7 +34,7 @@ class Scorer(TokenScorer):
 @pytest.fixture(autouse=True)
 def lots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Five rows a lot: four whole lots and three rows."""
-    monkeypatch.setattr(vocabulary, "SCORES_AT_ONCE", {"cpu": 5 * V})
+    monkeypatch.setattr(vocabulary, "FEW_SCORES", 5 * V)
     monkeypatch.setattr(vocabulary, "MIN_ROWS", 1)
 
 
@@ -255,3 +256,21 @@ def test_compiled_it_gives_the_same_from_one_graph(monkeypatch: pytest.MonkeyPat
         got, want = (found(one, model, hidden_ND, labels_N, 0.1) for one in (criterion, at_once))
         torch.testing.assert_close(got, want)
     assert len(calls) <= 2  # a lot of one row is a graph of its own
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "few", "vocab_size", "memory", "want"),
+    [
+        (1000, 256, 50_257, None, 256),  # four lots: 250 rows, in steps of 64
+        (700, 300, 50_257, None, 256),  # three lots, none a small rest
+        (32_768, 256, 50_257, 140 * 2**30, 10_944),  # three lots on a large GPU
+        (32_768, 256, 50_257, 2**30, 256),  # and never fewer rows than on a CPU
+        (5_000, 256, 32_000, 140 * 2**30, 5056),  # one lot
+    ],
+)
+def test_lots_are_of_nearly_one_size(
+    num_rows: int, few: int, vocab_size: int, memory: int | None, want: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=memory))
+    device = torch.device("cpu" if memory is None else "cuda")
+    assert vocabulary._lot_size(num_rows, few, vocab_size, device) == want

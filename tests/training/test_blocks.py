@@ -9,6 +9,8 @@ from small_runs import CPU, RNN, TRANSFORMER, losses, make_task, make_trainer
 from torch import Tensor, nn
 
 from regard.attention import Segments
+from regard.attention.compiling import compiled
+from regard.attention.masks import causal
 from regard.attention.recording import record
 from regard.errors import ConfigError
 from regard.layers.block import Block
@@ -155,3 +157,38 @@ def test_a_few_graphs_serve_twenty_ragged_batches(
         task.loss(model, batch.to(CPU)).sum.backward()
     assert set(graphs) == {0}  # sizes are variables, and all layers of a kind share their graphs
     assert len(graphs) <= 18
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+def test_uniform_batches_of_any_size_are_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs: list[object] = []
+
+    def counting(graph, inputs):  # type: ignore[no-untyped-def]
+        graphs.append(graph)
+        return graph.forward
+
+    torch.compiler.reset()
+    stack = nn.Sequential(*(Block(16, 2, 32) for _ in range(3)))
+    blocks.compile_blocks(stack, backend=counting, fullgraph=True)
+    for count, length in ((3, 9), (4, 7), (2, 12), (5, 5)):
+        segments = Segments.uniform(count, length)
+        y_ND = torch.randn(count * length, 16, requires_grad=True)
+        for block in stack:
+            y_ND = block(y_ND, segments, mask=causal())
+        y_ND.sum().backward()
+    assert len(graphs) == 1
+
+
+def test_a_function_may_have_many_graphs() -> None:
+    """Of what torch gives a function by itself, blocks of several kinds would run out without a word."""
+    torch.compiler.reset()
+    graphs: list[object] = []
+
+    def counting(graph, inputs):  # type: ignore[no-untyped-def]
+        graphs.append(graph)
+        return graph.forward
+
+    add = compiled(lambda x, n: x + n, dynamic=False, backend=counting)
+    for number in range(20):
+        assert add(torch.zeros(2), number).tolist() == [number, number]
+    assert len(graphs) == 20

@@ -215,7 +215,7 @@ def nothing(q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor) -> Tensor:
 
 
 def plan(q_segments: Segments, k_segments: Segments) -> Plan:
-    """Lay queries and keys out as groups of like lengths; computed once for a pair of segments.
+    """Lay queries and keys out as groups of like lengths; computed once for a pair of segments, but by a compiler.
 
     Args:
         q_segments: Sequences of the queries, uniform or ragged; uniform where the keys are slots.
@@ -224,6 +224,8 @@ def plan(q_segments: Segments, k_segments: Segments) -> Plan:
     Returns:
         The plan.
     """
+    if torch.compiler.is_compiling():  # a graph that knew segments by their identity would serve one batch alone
+        return _make(q_segments, k_segments)
     known = q_segments.derived("plans", dict[int, Plan])
     if id(k_segments) not in known:
         known[id(k_segments)] = _make(q_segments, k_segments)

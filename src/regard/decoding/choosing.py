@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -40,7 +41,7 @@ def log_norms(logits_RV: Tensor) -> Tensor:
             *(norms_R.data_ptr(), native.threads()),
         )
         return norms_R
-    if logits_RV.is_cuda or logits_RV.numel() <= _BLOCK:
+    if logits_RV.is_cuda or logits_RV.numel() <= _BLOCK or torch.compiler.is_compiling():
         return _log_norms(logits_RV)
     rows = max(_BLOCK // logits_RV.shape[1], 1)
     room_RV = torch.empty_like(logits_RV[:rows])
@@ -56,6 +57,7 @@ def _log_norms(logits_RV: Tensor, room_RV: Tensor | None = None) -> Tensor:
 def _kernel(logits_RV: Tensor) -> native.Kernel | None:
     """Our own kernels, where they are loaded and serve these scores."""
     is_served = logits_RV.is_cpu and logits_RV.dtype == torch.float32 and logits_RV.stride(-1) == 1
+    is_served = is_served and not torch.compiler.is_compiling()
     return native.loaded() if is_served else None
 
 
@@ -81,7 +83,7 @@ def best(logits_RV: Tensor, count: int) -> tuple[Tensor, Tensor]:
         )
         return values_RM, tokens_RM
     chunks = size // _CHUNK
-    if chunks <= 2 * count:
+    if chunks <= 2 * count or (count == 1 and logits_RV.is_cuda):  # where one call takes longer than the work
         return tuple(logits_RV.max(-1, keepdim=True)) if count == 1 else tuple(logits_RV.topk(count))  # type: ignore[return-value]
     whole_RCW = logits_RV[:, : chunks * _CHUNK].unflatten(1, (chunks, _CHUNK))
     bests_RC = whole_RCW.amax(-1)
@@ -92,6 +94,82 @@ def best(logits_RV: Tensor, count: int) -> tuple[Tensor, Tensor]:
     inside_RM = chunk_RM.gather(1, (place_RM // _CHUNK).clamp(max=chunk_RM.shape[1] - 1)) * _CHUNK + place_RM % _CHUNK
     behind = count * _CHUNK
     return value_RM, torch.where(place_RM < behind, inside_RM, place_RM - behind + chunks * _CHUNK)
+
+
+class Chosen(NamedTuple):
+    """A token of each row.
+
+    Attributes:
+        token_R: int64, the tokens.
+        told: float64, what the host is told: the tokens once more, and their log-probabilities.
+    """
+
+    token_R: Tensor
+    told: Tensor
+
+    @staticmethod
+    def of(value_R1: Tensor, token_R1: Tensor, norms_R: Tensor) -> Chosen:
+        """Make it of scores, tokens, and what the rows' scores add up to, see :func:`log_norms`."""
+        token_R = token_R1[:, 0]
+        return Chosen(token_R, torch.stack((token_R.double(), value_R1[:, 0].double() - norms_R)))
+
+    def of_rows(self, rows_R: Tensor) -> Chosen:
+        """Give some of the rows."""
+        return Chosen(self.token_R[rows_R], self.told[:, rows_R])
+
+
+def choose(logits_RV: Tensor) -> Chosen:
+    """Choose the best token of each row, from a model's own scores.
+
+    Args:
+        logits_RV: Scores.
+
+    Returns:
+        The tokens.
+    """
+    logits_RV = widened(logits_RV)
+    return Chosen.of(*best(logits_RV, 1), log_norms(logits_RV))
+
+
+@runtime_checkable
+class ChoosingSteps(Protocol):
+    """What takes a step and chooses by itself, where nothing but a model's own scores decides."""
+
+    def choose(self, tokens_R: Tensor, state: Any) -> tuple[Chosen, Any]:
+        """Read one token a row, and choose the best of those that may follow.
+
+        Args:
+            tokens_R: int64, tokens.
+            state: Where decoding stands; it is used up.
+
+        Returns:
+            What was chosen, and the new state.
+        """
+        ...
+
+
+class Told:
+    """What was chosen, on its way to the host, which need not wait for what the device is asked for after it.
+
+    Args:
+        chosen: The tokens.
+    """
+
+    def __init__(self, chosen: Chosen) -> None:
+        self._host, self._event = chosen.told, None
+        if self._host.is_cuda:
+            with torch.cuda.device(self._host.device):
+                self._host = torch.empty_like(self._host, device="cpu", pin_memory=True)
+                self._host.copy_(chosen.told, non_blocking=True)
+                self._event = torch.cuda.Event()
+                self._event.record()
+
+    def numbers(self) -> tuple[list[int], list[float]]:
+        """Give the tokens and their log-probabilities, once they are there."""
+        if self._event is not None:
+            self._event.synchronize()
+        tokens, logprobs = self._host.tolist()
+        return [int(token) for token in tokens], logprobs
 
 
 def penalized(logits_RV: Tensor, seen: Sequence[Sequence[int]], factor: float) -> Tensor:

@@ -11,17 +11,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
 from operator import is_
-from typing import Any, Literal, NamedTuple, TypeGuard, get_args
+from typing import Any, Literal, NamedTuple, TypeGuard, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
 
 from regard.attention import KVCache
+from regard.attention.compiling import compiled
 from regard.attention.past import Past
 from regard.attention.recording import is_watched
 from regard.attention.silencing import is_silenced
 from regard.attention.sites import Site
 from regard.attention.tree import FixedTree, Tree
+from regard.decoding.choosing import Chosen, choose
 from regard.errors import UsageError
 from regard.models.causal import CausalStack, StackState
 from regard.models.transformer import Transformer, TransformerState
@@ -37,9 +39,10 @@ class _Kind(NamedTuple):
 
     beams: int  # of a tree; 0 for rows that each have their slot
     least: int  # tokens of a context, 1 at most
+    chooses: bool = False  # tokens, in the place of scores
 
 
-Step = Callable[[_Kind, list[Tensor], list[Tensor]], Tensor]
+Step = Callable[[_Kind, list[Tensor], list[Tensor]], tuple[Tensor, ...]]
 
 
 class FixedSteps:
@@ -63,7 +66,8 @@ class FixedSteps:
         self._parts = _Parts(model)
         self._graphs: dict[tuple[object, ...], _Graph] = {}
         self._once: dict[tuple[object, ...], None] = {}
-        self._bare: Step = self._run if how == "graph" else torch.compile(self._run, dynamic=False)  # type: ignore[assignment]
+        self._newest: tuple[KVCache, ...] | None = None
+        self._bare: Step = self._run if how == "graph" else compiled(self._run, dynamic=False)
         self._step: Step = self._bare if how == "compile" else self._captured
 
     def step(self, tokens_R: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -76,18 +80,43 @@ class FixedSteps:
         Returns:
             logits_RV, and the new state.
         """
-        if not self._parts.are_same():
+        if self._goes_on(state):
+            (logits_RV,), state = self._taken(tokens_R, state, False)
+            return logits_RV[: len(tokens_R)], state
+        return self.model.step(tokens_R, state)
+
+    def choose(self, tokens_R: Tensor, state: Any) -> tuple[Chosen, Any]:
+        """Read one token a row, and choose the best of those that may follow, all in one; see :meth:`step`.
+
+        Args:
+            tokens_R: int64, tokens.
+            state: Where decoding stands: a state of the model's.
+
+        Returns:
+            What was chosen, and the new state.
+        """
+        if self._goes_on(state):
+            found, state = self._taken(tokens_R, state, True)
+            return Chosen(found[0][: len(tokens_R)], found[1][:, : len(tokens_R)]), state
+        logits_RV, state = self.model.step(tokens_R, state)
+        return choose(logits_RV), state
+
+    def _goes_on(self, state: Any) -> bool:
+        """Say whether a graph serves; the model may be another, but for a step right behind the last one."""
+        if state.caches is not self._newest and not self._parts.are_same():
             self._parts = _Parts(self.model)
             self._graphs.clear()
-        if self._parts.are_seen():
-            return self.model.step(tokens_R, state)
+        return not self._parts.are_seen()
+
+    def _taken(self, tokens_R: Tensor, state: Any, chooses: bool) -> tuple[tuple[Tensor, ...], Any]:
         past, contexts = state.past, getattr(state, "contexts", ())
         segments = past.new(state.beams)
         after = past.after(segments)
         caches = [cache.reserve(after.max_len) for cache in state.caches]
         slots, capacity = caches[0].k_store.shape[:2]
         more = (slots - past.slots) * state.beams
-        laid = [nn.functional.pad(x, (0, more)) for x in (tokens_R, past.lengths_B)]
+        laid = [tokens_R, past.lengths_B]
+        laid = [nn.functional.pad(x, (0, more)) for x in laid] if more else laid
         is_tree = isinstance(past, Tree)
         laid += past.laid(segments, slots, capacity) if is_tree else ()
         least = 0
@@ -97,10 +126,15 @@ class FixedSteps:
             # Slots not in use have a token each: numbers stay finite.
             laid.append(nn.functional.pad(read.lengths_B, (0, len(contexts[0].k_store) - read.slots), value=1))
         stores = [store for cache in (*caches, *contexts) for store in (cache.k_store, cache.v_store)]
-        logits = self._step(_Kind(state.beams if is_tree else 0, least), laid, stores)
-        return logits[: len(tokens_R)], replace(state, caches=tuple(replace(cache, past=after) for cache in caches))
+        found = self._step(_Kind(state.beams if is_tree else 0, least, chooses), laid, stores)
+        self._newest = tuple(KVCache(cache.k_store, cache.v_store, after) for cache in caches)
+        return found, replace(state, caches=self._newest)
 
-    def _run(self, kind: _Kind, laid: list[Tensor], stores: list[Tensor]) -> Tensor:
+    def _run(self, kind: _Kind, laid: list[Tensor], stores: list[Tensor]) -> tuple[Tensor, ...]:
+        logits_RV = self._scored(kind, laid, stores)
+        return tuple(choose(logits_RV)) if kind.chooses else (logits_RV,)
+
+    def _scored(self, kind: _Kind, laid: list[Tensor], stores: list[Tensor]) -> Tensor:
         tokens_B, lengths_B, *more = laid
         capacity, layers = stores[0].shape[1], len(self.model.blocks)
         model = self.model
@@ -118,7 +152,7 @@ class FixedSteps:
         contexts = tuple(KVCache(stores[2 * n], stores[2 * n + 1], read) for n in range(layers, 2 * layers))
         return model.step(tokens_B, TransformerState(caches, contexts, beams))[0]
 
-    def _captured(self, kind: _Kind, laid: list[Tensor], stores: list[Tensor]) -> Tensor:
+    def _captured(self, kind: _Kind, laid: list[Tensor], stores: list[Tensor]) -> tuple[Tensor, ...]:
         # A graph reads and writes where it was captured. Other caches may come to lie there, in other shapes.
         shapes = (x.shape for x in (*laid, stores[0], stores[-1]))
         where = (kind, stores[0].dtype, *shapes, *(x.data_ptr() for x in stores))
@@ -140,7 +174,7 @@ def _put(kept: dict[Any, Any], key: object, value: object, most: int) -> None:
 
 
 class _Parts:
-    """What a graph was captured from: modules, their tensors, and where these lie. It is asked at every step."""
+    """What a graph was captured from: modules, their tensors, and where these lie."""
 
     def __init__(self, model: nn.Module) -> None:
         modules = list(model.modules())
@@ -193,17 +227,20 @@ class _Graph:
 
     def __init__(self, run: Step, kind: _Kind, laid: list[Tensor], stores: list[Tensor]) -> None:
         self.laid = [x.clone() for x in laid]
-        self.run, self.logits = _capture(lambda: run(kind, self.laid, stores), stores[0].device)
+        self.run, self.found = _capture(lambda: run(kind, self.laid, stores), stores[0].device)
 
-    def replay(self, laid: list[Tensor]) -> Tensor:
+    def replay(self, laid: list[Tensor]) -> tuple[Tensor, ...]:
         """Run the step on new tokens."""
         for mine, new in zip(self.laid, laid, strict=True):
             mine.copy_(new)
         self.run()
-        return self.logits.clone()
+        return tuple(one.clone() for one in self.found)
 
 
-def _capture(work: Callable[[], Tensor], device: torch.device) -> tuple[Callable[[], None], Tensor]:
+T = TypeVar("T")
+
+
+def _capture(work: Callable[[], T], device: torch.device) -> tuple[Callable[[], None], T]:
     """Capture work as a CUDA graph: give what runs it again, and where its result will be."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.device(device):  # streams are the current device's, whatever the tensors are on

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from regard.attention import Segments
-from regard.decoding.choosing import best, draw, log_norms, penalized, widened
+from regard.decoding.choosing import ChoosingSteps, Chosen, Told, best, draw, log_norms, penalized, widened
 from regard.decoding.lanes import Group, Hypothesis, Lane, filled, penalty, window_start
 from regard.decoding.options import DecodeOptions
 from regard.decoding.speculating import Proposer
@@ -135,7 +136,10 @@ class _Search:
             room = Room(lanes, max(limits) + 1, max(limits) + 1, longest, self.options.beam)
         else:
             room = Room(lanes, most + self.options.speculate, max(limits) + 1, beams=self.options.beam)
-        waiting, group = deque(all_lanes), Group([], None)
+        o, waiting, group = self.options, deque(all_lanes), Group([], None)
+        is_plain = o.beam == 1 and not (o.sample or o.banned or o.speculate) and o.repetition_penalty == 1.0
+        chooses = is_plain and isinstance(self.steps, ChoosingSteps)
+        self._take_step = self.steps.choose if chooses else self.steps.step  # type: ignore[union-attr]
         while waiting or group.lanes:
             free = lanes - len(group.lanes)
             if waiting and (not group.lanes or free >= max(lanes // 8, 1)):
@@ -170,11 +174,11 @@ class _Search:
             fresh.state = group.state.put(rows_R, fresh.state)
         group.lanes, group.state = group.lanes + fresh.lanes, fresh.state
 
-    def _read(self, group: Group, ahead: Sequence[Sequence[int]] = ()) -> Tensor:
-        """Read the newest token of each row, and what is proposed to come, and score what follows each."""
+    def _read(self, group: Group, ahead: Sequence[Sequence[int]] = ()) -> Any:
+        """Read the newest token of each row, and what is proposed to come; give scores of what follows, or a choice."""
         if group.scored is not None:
-            logits_NV, group.scored = group.scored, None
-            return logits_NV
+            scored, group.scored = group.scored, None
+            return scored
         self._make_room(group)
         tokens: list[int] = []
         for place, lane in enumerate(group.lanes):
@@ -183,10 +187,10 @@ class _Search:
             tokens += ahead[place] if ahead else ()
         tokens_N = torch.tensor(tokens, dtype=torch.int64, device=self.device)
         if ahead and ahead[0]:
-            logits_NV, group.state = self.model.extend(tokens_N, group.state)  # type: ignore[union-attr]
+            scored, group.state = self.model.extend(tokens_N, group.state)  # type: ignore[union-attr]
         else:
-            logits_NV, group.state = self.steps.step(tokens_N, group.state)
-        return logits_NV
+            scored, group.state = self._take_step(tokens_N, group.state)
+        return scored
 
     def _scores(self, logits_NV: Tensor, seen: Callable[[], list[list[int]]]) -> tuple[Tensor, Tensor]:
         """Give the scores among which tokens are chosen, and their normalizers."""
@@ -203,24 +207,26 @@ class _Search:
         """Choose the next token of each lane; and those after it, as long as they are what was proposed."""
         ahead = self._proposals(group)
         each = len(ahead[0]) + 1
-        logits_NV = self._read(group, ahead)
+        scored = self._read(group, ahead)
 
         def seen() -> list[list[int]]:
             texts = [self._text(lane, lane.tokens[0]) for lane in group.lanes]
             return [text + list(more[:done]) for text, more in zip(texts, ahead, strict=True) for done in range(each)]
 
-        logits_NV, norms_N = self._scores(logits_NV, seen)
-        if self.options.sample:
-            points = [
-                self._point(lane.number, len(lane.tokens[0]) + done) for lane in group.lanes for done in range(each)
-            ]
-            token_N1 = draw(logits_NV, norms_N, self.options, np.array(points))
-            value_N1 = logits_NV.gather(1, token_N1)
-        else:
-            value_N1, token_N1 = best(logits_NV, 1)
-        self._run_ahead(group, token_N1[:, 0])
-        tokens = token_N1[:, 0].tolist()
-        logprobs = (value_N1[:, 0].double() - norms_N).tolist()
+        if isinstance(scored, Tensor):
+            logits_NV, norms_N = self._scores(scored, seen)
+            if self.options.sample:
+                points = [
+                    self._point(lane.number, len(lane.tokens[0]) + done) for lane in group.lanes for done in range(each)
+                ]
+                token_N1 = draw(logits_NV, norms_N, self.options, np.array(points))
+                value_N1 = logits_NV.gather(1, token_N1)
+            else:
+                value_N1, token_N1 = best(logits_NV, 1)
+            scored = Chosen.of(value_N1, token_N1, norms_N)
+        told = Told(scored)  # on its way before the next step: the host works while the device takes that
+        self._run_ahead(group, scored.token_R)
+        tokens, logprobs = told.numbers()
         if any(value != value for value in logprobs):
             raise NumericError("the model's scores are not numbers", where="decoding", mend="its weights are damaged")
         kept: list[int] = []
@@ -256,7 +262,7 @@ class _Search:
             before = self.lengths if self.prompts is None else [len(prompt) - 1 for prompt in self.prompts]
             if any(before[lane.number] + len(lane.tokens[0]) + 2 > self.context for lane in group.lanes):
                 return
-        group.scored, group.state = self.steps.step(tokens_R, group.state)
+        group.scored, group.state = self._take_step(tokens_R, group.state)
 
     def _take(self, lane: Lane, token: int, logprob: float) -> bool:
         """Add a token to a lane's only prefix, and say whether it goes on."""
@@ -293,7 +299,8 @@ class _Search:
             sources_B = torch.tensor(order) if gone else None
             group.state = group.state.select(torch.tensor(rows), sources_B)
             if group.scored is not None:
-                group.scored = group.scored[torch.tensor(rows, device=self.device)]
+                rows_R, scored = torch.tensor(rows, device=self.device), group.scored
+                group.scored = scored[rows_R] if isinstance(scored, Tensor) else scored.of_rows(rows_R)
         if gone and self.proposer is not None:
             self.proposer.keep(order)
         group.lanes = [group.lanes[place] for place in order]

@@ -10,6 +10,7 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor, nn
 
+from regard.attention.compiling import compiled
 from regard.decoding import DecodeOptions
 from regard.errors import ConfigError
 from regard.metrics.measure import Measure
@@ -177,7 +178,7 @@ class Task(Protocol):
 
     def compile_criterion(self) -> None:
         """Replace what compares scores with labels by its compiled form; batches differ in every size."""
-        self.criterion = torch.compile(self.criterion, dynamic=True)
+        self.criterion = compiled(self.criterion, dynamic=True)
 
     def rates(self, model: Any) -> Mapping[str, float]:
         """Give factors of the learning rate by parameter name; 1 for those that are not named."""

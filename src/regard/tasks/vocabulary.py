@@ -15,15 +15,16 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from regard.attention.compiling import compiled
 from regard.kernels import vocabulary
 from regard.kernels.rounded import Multiplier, serving
 from regard.models.scoring import TokenScorer
 from regard.tasks.task import Loss, Task, cross_entropy
 
-# Scores that are held at once. On a CPU few more than its caches hold, on a GPU enough to keep it busy.
-SCORES_AT_ONCE = {"cpu": 2**22, "cuda": 2**27}
-# But rows at least: the last layer's weights, and their gradient, are read once for each lot of rows.
-MIN_ROWS = 256
+# Up to so many scores, or rows, are not worth more than one pass over all of them: a CPU's caches hold little more.
+FEW_SCORES = 2**22
+MIN_ROWS = 256  # the last layer's weights, and their gradient, are read once for each lot of rows
+ROWS_STEP = 64  # kernels of products take rows by so many
 _ALIGNED_BYTES = 64  # rows of scores begin at multiples of these: products to and from an odd vocabulary are slow
 
 
@@ -52,11 +53,28 @@ def compare(
     grad_CW = logp_CW.exp_()
     if smoothing:
         grad_CW[:, :size] -= smoothing / size
-    grad_CW.scatter_add_(-1, labels_C[:, None], grad_CW.new_full((), smoothing - 1).expand(len(labels_C), 1))
+    if torch.compiler.is_compiling():  # part of the same pass; what is scattered wants all of it in memory, in float32
+        is_label_CW = torch.arange(grad_CW.shape[1], device=grad_CW.device) == labels_C[:, None]
+        grad_CW = torch.where(is_label_CW, grad_CW + (smoothing - 1), grad_CW)
+    else:
+        grad_CW.scatter_add_(-1, labels_C[:, None], grad_CW.new_full((), smoothing - 1).expand(len(labels_C), 1))
     return smoothed, nll, grad_CW.to(logits_CW.dtype)
 
 
 Compare = Callable[[Tensor, Tensor, float, bool, int], tuple[Tensor, ...]]
+
+
+def _lot_size(num_rows: int, few: int, vocab_size: int, device: torch.device) -> int:
+    """Say how many rows are scored at once, in lots of nearly one size: none is a small rest.
+
+    On a CPU they are few. On a GPU the fewer lots the better, for each reads and writes all of the weights' gradient:
+    as many scores as a 256th of its bytes, which take a twentieth of its memory with all that is made of them.
+    """
+    most = few
+    if device.type == "cuda":
+        most = max(torch.cuda.get_device_properties(device).total_memory // 256 // vocab_size, few)
+    lots = -(-num_rows // most)
+    return min(-(-num_rows // lots // ROWS_STEP) * ROWS_STEP, most)
 
 
 @dataclass(frozen=True)
@@ -203,9 +221,11 @@ class VocabularyLoss:
             The loss, and the plain negative log-likelihood for the log.
         """
         last, device, differentiates = model.last(), hidden_ND.device.type, torch.is_grad_enabled()
-        size = max(SCORES_AT_ONCE.get(device, 2**27) // last.weight.shape[0], MIN_ROWS)
-        if len(labels_N) <= size:
+        vocab_size, num_rows = last.weight.shape[0], len(labels_N)
+        few = max(FEW_SCORES // vocab_size, MIN_ROWS)
+        if num_rows <= few:
             return self.whole(model.head(hidden_ND), labels_N, smoothing)
+        size = _lot_size(num_rows, few, vocab_size, hidden_ND.device)
         read_ND = model.before_output(hidden_ND)
         multiply = serving(read_ND, last.weight, last.bias)
         is_narrow = multiply is None and torch.is_autocast_enabled(device)
@@ -217,7 +237,7 @@ class VocabularyLoss:
 
     def compiled(self) -> VocabularyLoss:
         """Give the same with what is done to scores compiled: a graph for all numbers of rows."""
-        return VocabularyLoss(torch.compile(self.compare, dynamic=True), torch.compile(self.whole, dynamic=True))
+        return VocabularyLoss(compiled(self.compare, dynamic=True), compiled(self.whole, dynamic=True))
 
 
 class VocabularyTask(Task):

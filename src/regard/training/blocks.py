@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from typing import Any
 
-import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from regard.attention.compiling import compiled
 from regard.attention.recording import paused
 from regard.errors import ConfigError
 from regard.kernels.rounded import is_wide
@@ -40,14 +41,15 @@ def quicken(model: nn.Module, precision: str) -> None:
             module.__class__ = RoundedLinear
 
 
-def compile_blocks(model: nn.Module) -> None:
+def compile_blocks(model: nn.Module, **how: Any) -> None:
     """Compile a model block by block: all layers share a graph or two, so any depth is compiled in the same time.
 
     Args:
         model: The model; batches may differ in every size, sizes are variables of the graph.
+        how: More for ``torch.compile``.
     """
     for block in (module for module in model.modules() if isinstance(module, Block)):
-        block.forward = torch.compile(block.forward, dynamic=True)  # type: ignore[method-assign]
+        block.forward = compiled(block.forward, dynamic=True, **how)  # type: ignore[method-assign]
 
 
 def checkpoint_blocks(model: nn.Module) -> None:

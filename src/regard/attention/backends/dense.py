@@ -157,7 +157,7 @@ def fused(
         dropout_p=dropout_p,
         is_causal=is_causal,
         scale=scale,
-        enable_gqa=q_BTHK.shape[2] != k_BSGK.shape[2],
+        enable_gqa=bool(q_BTHK.shape[2] != k_BSGK.shape[2]),  # a compiler's symbol is none
     )
     if lost_BHT1 is not None:
         context_BHTK = context_BHTK.masked_fill(lost_BHT1, 0.0)
