@@ -79,6 +79,14 @@ def test_tokens_come_back_from_the_file(tmp_path: Path) -> None:
     assert other.digest != shard.digest
 
 
+def test_shards_whose_names_differ_behind_a_dot_are_two(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.train(TEXTS, "byte-bpe", 300)
+    for name, texts in (("train-zh.Hans", TEXTS[:1]), ("train-zh.Hant", TEXTS[1:])):
+        assert not Shard.there(tmp_path / name)
+        Shard.write(tmp_path / name, texts, tokenizer)
+    assert [len(Shard.read(tmp_path / name)) for name in ("train-zh.Hans", "train-zh.Hant")] == [1, 2]
+
+
 def test_tokens_that_were_cut_short_are_told(tmp_path: Path) -> None:
     shard = Shard.write(tmp_path / "t", TEXTS, Tokenizer.train(TEXTS, "byte-bpe", 300))
     data = (tmp_path / "t.tokens").read_bytes()

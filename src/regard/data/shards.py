@@ -45,7 +45,7 @@ class Shard:
         """Tokenize texts into a file, and map it.
 
         Args:
-            path: The file, without its extension: ``.tokens``, ``.starts.npy`` and ``.json`` are added.
+            path: The file, without its extension: ``.tokens``, ``.starts`` and ``.json`` are added.
             texts: The texts; read once.
             tokenizer: What a token is.
 
@@ -55,7 +55,7 @@ class Shard:
         dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32)
         path.parent.mkdir(parents=True, exist_ok=True)
         starts, num_bytes, num_words, state = [0], 0, 0, sha256()
-        with written_aside(path.with_suffix(".tokens")) as file:
+        with written_aside(_beside(path, ".tokens")) as file:
             for some in _some(texts):
                 for text, tokens in zip(some, tokenizer.encode_all(some), strict=True):
                     data = text.encode()
@@ -64,10 +64,10 @@ class Shard:
                     whole = np.concatenate([[tokenizer.start_id], tokens, [tokenizer.end_id]]).astype(dtype)
                     file.write(whole.tobytes())
                     starts.append(starts[-1] + len(whole))
-        with written_aside(path.with_suffix(".starts")) as file:
+        with written_aside(_beside(path, ".starts")) as file:
             file.write(np.array(starts, np.int64).tobytes())
         facts = {"dtype": dtype.name, "bytes": num_bytes, "words": num_words, "sha256": state.hexdigest()}
-        write_aside(path.with_suffix(".json"), json_bytes(facts))
+        write_aside(_beside(path, ".json"), json_bytes(facts))
         return Shard.read(path)
 
     @staticmethod
@@ -83,9 +83,9 @@ class Shard:
         Raises:
             CheckpointError: The files do not belong together.
         """
-        facts = read_config(path.with_suffix(".json"))
-        starts = np.fromfile(path.with_suffix(".starts"), np.int64)
-        dtype, file = np.dtype(facts["dtype"]), path.with_suffix(".tokens")
+        facts = read_config(_beside(path, ".json"))
+        starts = np.fromfile(_beside(path, ".starts"), np.int64)
+        dtype, file = np.dtype(facts["dtype"]), _beside(path, ".tokens")
         tokens = np.memmap(file, dtype, "r") if file.stat().st_size else np.zeros(0, dtype)  # nothing cannot be mapped
         if not len(starts) or starts[-1] != len(tokens):
             raise CheckpointError(
@@ -96,7 +96,12 @@ class Shard:
     @staticmethod
     def there(path: Path) -> bool:
         """Whether :meth:`write` came to its end: the facts are written last."""
-        return path.with_suffix(".json").exists()
+        return _beside(path, ".json").exists()
+
+
+def _beside(path: Path, extension: str) -> Path:
+    """Name one of a shard's files; a dot in the shard's own name, as of the language zh.Hans, begins no extension."""
+    return path.with_name(path.name + extension)
 
 
 def _some(texts: Iterable[str]) -> Iterator[list[str]]:
