@@ -39,6 +39,8 @@ def test_folders_are_read_in_the_order_of_their_paths(tmp_path: Path) -> None:
         ("a.csv", b"text\nabc", DataError, (".txt or .jsonl", "a.csv")),
         ("a.jsonl", b'{"text": "a"}\n{"text"', FormatError, ("line 2", "not JSON")),
         ("a.jsonl", b'{"txt": "a"}', FormatError, ("line 1", "no text under 'text'")),
+        ("a.jsonl", b'{"text": "a"}\n{"text": "cut \\ud83d"}', FormatError, ("a.jsonl, line 2", "lone surrogate")),
+        ("a.jsonl", b'{"text": "a\\u0000b"}', FormatError, ("a.jsonl, line 1", "NUL at character 2")),
         ("a.jsonl", b"[" * 100_000, FormatError, ("line 1", "not JSON")),
     ],
 )

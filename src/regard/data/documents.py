@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, get_args
 
+from regard.data.examples import check_text
 from regard.data.readers.text import numbered_lines, shown
 from regard.errors import ConfigError, DataError, FormatError
 
@@ -36,7 +37,8 @@ def read_documents(path: str | Path, between: Between = "blank", key: str = "tex
     Raises:
         ConfigError: ``between`` is unknown.
         DataError: A file is missing or of another kind, or there is no text.
-        FormatError: Bytes are not UTF-8, or a line of JSONL is not an object with the text.
+        FormatError: Bytes are not UTF-8, a line of JSONL is not an object with the text, or a text holds NUL or a lone
+            surrogate.
         ResourceError: A file cannot be read.
     """
     if between not in get_args(Between):
@@ -90,4 +92,5 @@ def _objects(path: Path, key: str) -> Iterator[str]:
         text = value.get(key) if isinstance(value, dict) else None
         if not isinstance(text, str):
             raise FormatError(f"no text under {key!r}", where=where, mend="name the key with data.key")
+        check_text(text, where=where, text_cap_bytes=LINE_CAP_BYTES)  # escapes write what no line of UTF-8 can
         yield text
