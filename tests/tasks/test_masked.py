@@ -189,6 +189,14 @@ def test_the_next_sentence_weighs_the_same_however_a_batch_is_split(tmp_path: Pa
     assert float(task.loss(model, batch).report) == pytest.approx(want, rel=1e-6)
 
 
+def test_two_parts_of_one_token_each_are_the_least_that_is_read(tmp_path: Path) -> None:
+    task = make_task(tmp_path, model=PAIRED, context=5)
+    lengths = {length for n in range(30) for length in task.batch(n).segments.lengths}
+    assert lengths == {5}
+    scores = task.validate(task.build(), torch.device("cpu"))
+    assert 0 <= scores["next_sentence_accuracy"] <= 1
+
+
 @pytest.mark.slow
 def test_whether_a_part_follows_is_learnt(tmp_path: Path) -> None:
     path = tmp_path / "book.txt"
@@ -281,6 +289,9 @@ def test_a_part_without_a_text_is_told(tmp_path: Path) -> None:
 def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="context is 2; give at least 3"):
         MaskedConfig(TextData("a.txt"), context=2)
+    for context in (3, 4):
+        with pytest.raises(ConfigError, match=f"context is {context}; give at least 5: two parts, a start and two"):
+            MaskedConfig(TextData("a.txt"), model=PAIRED, context=context)
     with pytest.raises(ConfigError, match="batch_tokens is 0"):
         MaskedConfig(TextData("a.txt"), batch_tokens=0)
     for changes, words in (

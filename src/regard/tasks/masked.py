@@ -68,10 +68,21 @@ class MaskedConfig:
         Raises:
             ConfigError: A number is out of its range.
         """
-        if self.context <= AROUND:
-            mend = f"give at least {AROUND + 1}: start and end are counted"
-            raise ConfigError(f"context is {self.context}", mend=mend)
+        least = self.around + 1 + self.is_paired
+        if self.context < least:
+            counted = "two parts, a start and two ends" if self.is_paired else "start and end"
+            raise ConfigError(f"context is {self.context}", mend=f"give at least {least}: {counted} are counted")
         check_counts(batch_tokens=self.batch_tokens)
+
+    @property
+    def is_paired(self) -> bool:
+        """Whether every piece is two, and whether the second follows the first is told."""
+        return bool(self.model.get("next_sentence"))
+
+    @property
+    def around(self) -> int:
+        """Tokens that are put around a piece, and between its parts."""
+        return AROUND + self.is_paired
 
 
 @dataclass(frozen=True)
@@ -149,17 +160,16 @@ class MaskedTask(TextTask):
     def __init__(
         self, config: MaskedConfig, shards: dict[str, Shard], tokenizer: Tokenizer, seed: int, data_notes: list[str]
     ) -> None:
-        self.is_paired = bool(config.model.get("next_sentence"))
-        around = AROUND + self.is_paired
+        self.is_paired = config.is_paired
         # A text's own start and end are not counted: every piece is given both.
         inside = shards["train"].lengths - 2
         if self.is_paired and len(inside) < 2:
             raise ConfigError("model.next_sentence is set, and there is one text alone", mend="give two or more")
-        pieces = Pieces(inside, config.context, config.batch_tokens, seed, shared=0, around=around)
+        pieces = Pieces(inside, config.context, config.batch_tokens, seed, shared=0, around=config.around)
         super().__init__(config.data, shards, tokenizer, pieces, data_notes)
         self.config, self.seed = config, seed
         self.masker = Masker(config.masking, tokenizer)
-        self.pair_weight = config.masking.prob * (config.context - around)
+        self.pair_weight = config.masking.prob * (config.context - config.around)
         self._alone: dict[str, Measure] = {}
 
     @staticmethod
@@ -265,7 +275,7 @@ class MaskedTask(TextTask):
     @torch.inference_mode()
     def _follows(self, model: Bert, part: str) -> tuple[float, int]:
         """Give the share of a part's pairs of which it is rightly told whether the second follows, and their number."""
-        shard, step = self.shards[part], self.config.context - AROUND - 1
+        shard, step = self.shards[part], self.config.context - self.config.around
         draws = chance(HELD_OUT_SEED, len(shard))
         cuts = [(text, a, min(a + step, n)) for text, n in enumerate(shard.lengths - 2) for a in range(0, n, step)]
         pairs = [self._pair(shard, cut, draws) for cut in cuts]
@@ -293,9 +303,9 @@ class MaskedTask(TextTask):
         is_other = (bool(draws.integers(2)) or not len(second)) and len(shard) > 1
         if is_other:
             other = (text + int(draws.integers(1, len(shard)))) % len(shard)
-            length = int(shard.lengths[other]) - 2
-            begin = int(draws.integers(max(length - len(second), 0) + 1))
-            second = self._piece(shard, other, begin, min(begin + max(len(second), 1), length))[1:-1]
+            length, wanted = int(shard.lengths[other]) - 2, max(len(second), 1)
+            begin = int(draws.integers(max(length - wanted, 0) + 1))
+            second = self._piece(shard, other, begin, min(begin + wanted, length))[1:-1]
         ends = [self.tokenizer.end_id]
         row = np.concatenate([[self.tokenizer.start_id], first, ends, second, ends])
         types = (np.arange(len(row)) > len(first) + 1).astype(np.int64)
