@@ -29,10 +29,11 @@ from regard.tasks.images.features import AveragedPixels, EncoderFeatures
 from regard.tasks.images.generate import GenerateImagesConfig, GenerateImagesTask
 from regard.tasks.images.generator import ImageGenerator, latents
 from regard.tasks.labeller import Classes
-from regard.training import optimizers
+from regard.training import optimizers, recipe
 from regard.training.config import TrainingConfig
 from regard.training.loop import Trainer
 from regard.training.progress import Progress
+from regard.training.run import run as train
 
 CPU = torch.device("cpu")
 TINY: dict[str, Any] = {"family": "gan", "latent_dim": 6, "base_channels": 4}
@@ -66,6 +67,31 @@ def make_trainer(task: GenerateImagesTask, **changes: Any) -> Trainer:
     torch.manual_seed(3)
     progress = Progress(config.max_steps, 0.0, quiet=True)
     return Trainer(task, task.build(), config, task.folder, CPU, progress, {"settings": "same"})
+
+
+def test_trying_numbers_of_threads_leaves_the_model_as_it_was(tmp_path: Path) -> None:
+    """Power iteration of spectral norm goes on with every pass; the trial's passes are none of training."""
+    settings = {
+        "task": "generate-images",
+        "data": {"train": str(tmp_path / "disks.npz")},
+        "model": SAGAN,
+        "batch_images": 8,
+        "samples": 40,
+        "training": {"max_steps": 2, "validate_every_steps": 2, "warmup_steps": 0},
+    }
+    write_disks(tmp_path / "disks.npz")
+    threads, states = torch.get_num_threads(), []
+    try:
+        torch.set_num_threads(2)  # of a single thread there is nothing to try
+        for name in ("tried", "told"):
+            out = tmp_path / name
+            result = train(recipe.resolve(settings), out, device="cpu", quiet=True)
+            states.append(result.model.model.state_dict())
+            settings["training"] |= json.loads((out / "threads.json").read_text())
+    finally:
+        torch.set_num_threads(threads)
+    assert any(name.endswith("u_O") for name in states[0])
+    assert all(torch.equal(one, states[1][name]) for name, one in states[0].items())
 
 
 # -------------------------------------------------------------------------------------------------------------- losses

@@ -177,6 +177,7 @@ def _set_threads(recipe: Recipe, out: Path, task: Task, model: nn.Module) -> Non
     if not threads:
         blocks.quicken(model, recipe.training.precision)  # tried as it will be trained
         batch = task.batch(0)
+        before = [buffer.clone() for buffer in model.buffers()]  # some move as the model reads: estimates, averages
 
         def work() -> None:
             with torch.autocast("cpu", torch.bfloat16, enabled=recipe.training.precision == "bf16"):
@@ -185,6 +186,8 @@ def _set_threads(recipe: Recipe, out: Path, task: Task, model: nn.Module) -> Non
 
         threads = hardware.quickest_threads(work)
         model.zero_grad(set_to_none=True)
+        for buffer, was in zip(model.buffers(), before, strict=True):
+            buffer.copy_(was)
     if not path.exists():
         write_aside(path, json_bytes({"threads": threads}))
     torch.set_num_threads(threads)
