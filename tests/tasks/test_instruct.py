@@ -15,7 +15,7 @@ from regard.errors import CheckpointError, ConfigError, ContextError, DataError
 from regard.models.gpt import GPT, GPTConfig
 from regard.models.public import write_folder
 from regard.tasks.corpus import PairData
-from regard.tasks.generator import Generator
+from regard.tasks.generator import Generation, Generator
 from regard.tasks.instruct import InstructConfig, InstructTask
 from regard.tasks.language import TextTokenizerConfig
 from regard.training import recipe, run
@@ -79,6 +79,32 @@ def test_what_does_not_fit_is_left_out_and_counted_or_refused(tmp_path: Path) ->
     for template in ("no place", "{source} {source}"):
         with pytest.raises(ConfigError, match=r"write \{source\} once"):
             make_task(tmp_path, template=template)
+
+
+def test_a_prompt_is_answered_wherever_there_is_room_for_one_token_however_long_the_right_answer(
+    tmp_path: Path,
+) -> None:
+    """A token of a text is a character here; the start token is one more."""
+    lines = [f"{n:02} say yes\tyes\n" for n in range(60)]
+    (tmp_path / "train.tsv").write_text("".join(lines))
+    prompts = [("ask", "yes " * 50), ("a" * 17, "b"), ("a" * 18, "b"), ("a" * 19, "b")]
+    (tmp_path / "test.tsv").write_text("".join(f"{one}\t{other}\n" for one, other in prompts))
+    data = PairData(str(tmp_path / "train.tsv"), test=str(tmp_path / "test.tsv"), max_tokens=20)
+    config = InstructConfig(data, template="{source}\n", tokenizer=TextTokenizerConfig("characters", 400), model=TINY)
+    task = InstructTask.prepare(config, 5, tmp_path, True)
+    product = task.product(task.build(), torch.device("cpu"))
+    asked = []
+    plain = product.generate
+
+    def heard(texts: list[str], *rest: object, **named: object) -> list[Generation]:
+        asked.extend(texts)
+        return plain(texts, *rest, **named)  # type: ignore[arg-type]
+
+    product.generate = heard  # type: ignore[method-assign]
+    outputs = task.test(product).outputs
+    assert asked == [f"{one}\n" for one, _ in prompts[:2]]
+    assert outputs[2:] == ["", ""]
+    assert "2 test prompts of 20 tokens or more are not answered." in task.notes
 
 
 @pytest.mark.slow

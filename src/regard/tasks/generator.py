@@ -208,6 +208,10 @@ class Generator:
                     outputs[n] = output
         return [output for output in outputs if output is not None]
 
+    def has_room(self, prompt: str) -> bool:
+        """Say whether a prompt can be gone on from: it has a token, and the context has room for one more."""
+        return 0 < len(self._row(prompt)) < self.max_tokens
+
     def score(self, texts: Sequence[str], *, stride: int = 0, batch_tokens: int = 4096) -> list[tuple[float, int]]:
         """Compute ln p of whole texts, the end counted where the model knows one.
 
@@ -320,9 +324,12 @@ class Generator:
             best.append((logp_MV.argmax(-1) == labels).cpu())
         return torch.cat(parts), torch.cat(best)
 
-    def _prompt(self, text: str, number: int) -> list[int]:
+    def _row(self, text: str) -> list[int]:
         ids = self.tokenizer.encode(text)
-        row = ids if self.start_id is None else [self.start_id, *ids]
+        return ids if self.start_id is None else [self.start_id, *ids]
+
+    def _prompt(self, text: str, number: int) -> list[int]:
+        row = self._row(text)
         if not row:
             mend = "give some words"
             raise UsageError(f"prompt {number + 1} is empty and the model has no start token", mend=mend)

@@ -48,7 +48,7 @@ class InstructConfig:
         tokenizer: How texts become tokens, where the model starts from nothing.
         model: ``family`` and its settings, likewise.
         batch_tokens: Tokens of a micro-batch at most.
-        max_answers: Test prompts that are answered at most; their loss is computed for all.
+        max_answers: Test prompts that are answered, and whose answers are scored, at most.
         decoding: How the model answers.
     """
 
@@ -220,12 +220,14 @@ class InstructTask(VocabularyTask):
         return {"loss": total / max(count, 1)}
 
     def test(self, product: Generator) -> Evaluated:
-        """Answer test prompts greedily, and score the answers as strings."""
+        """Answer test prompts greedily, and score the answers as strings; a prompt that leaves no room has none."""
         pairs = self.corpus.test[: self.config.max_answers]
         prompts = [self.config.template.replace(PLACE, pair.source) for pair in pairs]
         options = replace(self.config.decoding, sample=False, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
-        room = self.config.data.max_tokens
-        fits = [len(self._encoded(pair)[0]) <= room for pair in pairs]
+        fits = [product.has_room(prompt) for prompt in prompts]
+        if not all(fits):
+            most = self.config.data.max_tokens
+            self.notes.append(f"{fits.count(False):,} test prompts of {most} tokens or more are not answered.")
         found = product.generate([p for p, ok in zip(prompts, fits, strict=True) if ok], options, on_full="cut")
         answers = iter(found)
         outputs = [next(answers).text if ok else "" for ok in fits]
