@@ -49,7 +49,7 @@ def make_task(folder: Path, **changes: object) -> LanguageTask:
     path = folder / "book.txt"
     path.write_text("\n\n".join(texts()))
     values = {"tokenizer": TextTokenizerConfig("byte-bpe", 300), "model": TINY, "context": 16, "batch_tokens": 64}
-    config = LanguageConfig(data=TextData(str(path)), **{**values, **changes})  # type: ignore[arg-type]
+    config = LanguageConfig(**{"data": TextData(str(path)), **values, **changes})  # type: ignore[arg-type]
     return LanguageTask.prepare(config, 5, folder, True)
 
 
@@ -120,6 +120,19 @@ def test_equal_texts_are_in_one_part_and_a_resumed_run_reads_no_text(tmp_path: P
 def decoded(tokenizer: Tokenizer, shard: Shard) -> list[str]:
     ends = zip(shard.starts[:-1], shard.starts[1:], strict=True)
     return [tokenizer.decode(shard.tokens[a:b].tolist()) for a, b in ends]
+
+
+@pytest.mark.parametrize(
+    ("context", "letters", "samples"), [(1, "ab", 0), (2, "ab", 0), (3, "ab", 3), (6, "жд", 0), (7, "жд", 3)]
+)
+def test_samples_without_room_are_left_out(context: int, letters: str, samples: int, tmp_path: Path) -> None:
+    """Of three bytes the middle of a second letter is read again as the three of a replacement: 1 + 2 + 3 tokens."""
+    (tmp_path / "test.txt").write_text("\n\n".join([letters * 4] * 3))
+    data = TextData(str(tmp_path / "book.txt"), test=str(tmp_path / "test.txt"))
+    task = make_task(tmp_path, data=data, context=context)
+    evaluated = task.test(task.product(task.build(), torch.device("cpu")))
+    assert evaluated.measures["bits_per_byte"].value > 0
+    assert len(evaluated.sources) == len(evaluated.references) == len(evaluated.outputs) == samples
 
 
 def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:

@@ -151,7 +151,11 @@ class LanguageTask(TextTask):
         return {"loss": nats / tokens, "bits_per_byte": measures["bits_per_byte"].value}
 
     def test(self, product: Generator) -> Evaluated:
-        """Score the test part, and let the model go on from the beginnings of some of its texts."""
+        """Score the test part, and let the model go on from the beginnings of some of its texts.
+
+        A beginning may be more tokens when it is read again, as where a character was cut: what has no room is left
+        out.
+        """
         measures, _, _ = self._likelihood(product, "test")
         shard = self.shards["test"]
         prompts: list[str] = []
@@ -159,8 +163,10 @@ class LanguageTask(TextTask):
         for number in range(min(NUM_SAMPLES, len(shard))):
             ids = shard.tokens[shard.starts[number] + 1 : shard.starts[number + 1] - 1]
             read = min(PROMPT_TOKENS, self.config.context // 2, len(ids) // 2)
-            prompts.append(self.tokenizer.decode(ids[:read].tolist()))
-            ends.append([self.tokenizer.decode(ids[read : read + 60].tolist())])
+            prompt = self.tokenizer.decode(ids[:read].tolist())
+            if product.has_room(prompt):
+                prompts.append(prompt)
+                ends.append([self.tokenizer.decode(ids[read : read + 60].tolist())])
         outputs = [one.text for one in product.generate(prompts, on_full="cut")]
         return Evaluated(measures, prompts, ends, outputs)
 
