@@ -1,5 +1,6 @@
 """Texts without labels: readers, and tokens mapped into memory."""
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +80,19 @@ def test_tokens_come_back_from_the_file(tmp_path: Path) -> None:
     assert again.digest == shard.digest
     other = Shard.write(tmp_path / "other", ["".join(TEXTS)], tokenizer)
     assert other.digest != shard.digest
+
+
+def test_tokens_are_counted_without_a_copy_of_all(tmp_path: Path) -> None:
+    tokens = np.random.default_rng(3).integers(0, 900, (1 << 22) + 7, dtype=np.uint16)
+    tokens.tofile(tmp_path / "t")
+    shard = Shard(np.memmap(tmp_path / "t", np.uint16, "r"), np.array([0, len(tokens)]), 0, 0, "")
+    tracemalloc.start()
+    try:
+        found = shard.counts(1000)
+        assert tracemalloc.get_traced_memory()[1] < 2 * len(tokens) * tokens.itemsize  # as int64 they are four times
+    finally:
+        tracemalloc.stop()
+    assert found.tolist() == [*np.bincount(tokens).tolist(), *[0] * 100]
 
 
 def test_shards_whose_names_differ_behind_a_dot_are_two(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 import lzma
 import math
 import random
+import weakref
+from collections.abc import Iterator
 
 import pytest
 
@@ -30,11 +32,34 @@ def test_perplexity_of_the_impossible_is_infinite() -> None:
 
 
 def test_xz_is_xz() -> None:
-    text = "".join(random.Random(3).choices("abcd", k=4000)).encode()
-    assert compressed_bits_per_byte(text) == 8 * len(lzma.compress(text, preset=9)) / 4000
-    assert 2 < compressed_bits_per_byte(text) < 3  # four letters are two bits
-    assert compressed_bits_per_byte(text, text) < 0.3  # what was seen before costs next to nothing
+    text = "".join(random.Random(3).choices("abcdü", k=4000))
+    size = len(text.encode())
+    alone = len(lzma.compress(text.encode(), preset=9))
+    assert compressed_bits_per_byte([text]) == 8 * alone / size
+    assert compressed_bits_per_byte(iter([text[:7], "", text[7:]])) == 8 * alone / size  # pieces are one text
+    twice = len(lzma.compress(text.encode() * 2, preset=9))
+    assert compressed_bits_per_byte(iter([text]), [text[:99], text[99:]]) == 8 * (twice - alone) / size
+    assert 2 < compressed_bits_per_byte([text]) < 3
+    assert compressed_bits_per_byte([text], [text]) < 0.3  # what was seen before costs next to nothing
+
+
+def test_xz_holds_no_piece_longer_than_it_reads_it() -> None:
+    class Piece(str):
+        pass
+
+    held: list[weakref.ref[Piece]] = []
+
+    def pieces() -> Iterator[Piece]:
+        for n in range(50):
+            piece = Piece(f"piece {n}")
+            held.append(weakref.ref(piece))
+            yield piece
+            del piece
+            assert sum(one() is not None for one in held) <= 1
+
+    assert compressed_bits_per_byte(pieces()) > 0
+    assert len(held) == 50
 
 
 def test_frequencies_with_one_added() -> None:
-    assert entropy([0, 0, 2], [3, 5, 0]) == pytest.approx(-(2 * math.log(4 / 11) + math.log(1 / 11)))
+    assert entropy([2, 0, 1], [3, 5, 0]) == pytest.approx(-(2 * math.log(4 / 11) + math.log(1 / 11)))

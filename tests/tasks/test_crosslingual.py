@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,10 @@ import torch
 
 import regard
 from regard.data.split import normalized
+from regard.data.tokenizer import Tokenizer
 from regard.errors import ConfigError, DataError, UsageError
 from regard.models.bert import Bert, BertConfig
+from regard.tasks import crosslingual
 from regard.tasks.crosslingual import CrosslingualConfig, CrosslingualData, CrosslingualTask
 from regard.tasks.filler import Filler
 from regard.tasks.labelled import LabelledTask
@@ -41,6 +44,23 @@ def make_task(folder: Path, seed: int = 5, is_new: bool = True, **changes: objec
     data = CrosslingualData(write(folder))
     values = {"tokenizer": TextTokenizerConfig("whitespace", 40), "model": TINY, "context": 24, "batch_tokens": 96}
     return CrosslingualTask.prepare(CrosslingualConfig(data, **{**values, **changes}), seed, folder, is_new)  # type: ignore[arg-type]
+
+
+def test_the_tokenizer_is_fit_on_so_much_text_of_each_language(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    train = Tokenizer.train
+
+    def heard(some: Iterable[str], *rest: object, **named: object) -> Tokenizer:
+        seen.extend(some)
+        return train(seen, *rest, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Tokenizer, "train", staticmethod(heard))
+    monkeypatch.setattr(crosslingual, "TOKENIZER_BYTES", 4000)
+    make_task(tmp_path)
+    sizes = {True: 0, False: 0}
+    for text in seen:
+        sizes[set(text.split()) <= {*NUMBERS.values()}] += len(text)
+    assert all(2000 <= size < 2100 for size in sizes.values())
 
 
 def test_a_batch_holds_single_texts_or_translations_side_by_side(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Causal language modelling: pieces, loss, parts, and a whole run."""
 
 import json
+import lzma
 import math
 import random
 from itertools import chain
@@ -16,8 +17,10 @@ from regard.attention import Segments
 from regard.data.shards import Shard
 from regard.data.tokenizer import Tokenizer
 from regard.errors import ConfigError, UsageError
+from regard.tasks import language
 from regard.tasks.generator import Generator
 from regard.tasks.language import LanguageConfig, LanguageTask
+from regard.tasks.task import Evaluated
 from regard.tasks.texts import Pieces, TextData, TextTokenizerConfig
 from regard.training import recipe, run
 
@@ -133,6 +136,26 @@ def test_samples_without_room_are_left_out(context: int, letters: str, samples: 
     evaluated = task.test(task.product(task.build(), torch.device("cpu")))
     assert evaluated.measures["bits_per_byte"].value > 0
     assert len(evaluated.sources) == len(evaluated.references) == len(evaluated.outputs) == samples
+
+
+def test_xz_reads_the_texts_themselves_and_so_many_of_the_last_ones_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = make_task(tmp_path)
+    train, test = (decoded(task.tokenizer, task.shards[part]) for part in ("train", "test"))
+
+    def packed(*some: list[str]) -> int:
+        return len(lzma.compress("".join("\n\n".join(part) for part in some).encode(), preset=9))
+
+    def found(name: str) -> float:
+        return task.baselines(Evaluated({}, [], [], []))[name]["bits_per_byte"].value
+
+    size = len("\n\n".join(test).encode()) / 8
+    assert found("xz -9 of the test part") == packed(test) / size
+    assert found("xz -9 after the training part") == (packed(train, test) - packed(train)) / size
+    monkeypatch.setattr(language, "KNOWN_BYTES", sum(len(text.encode()) + 2 for text in train[-3:]) - 5)
+    want = (packed(train[-3:], test) - packed(train[-3:])) / size
+    assert found("xz -9 after the training part (last 0 MiB)") == want
 
 
 def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:

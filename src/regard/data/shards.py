@@ -14,6 +14,7 @@ from regard.errors import CheckpointError
 from regard.files import json_bytes, read_config, write_aside, written_aside
 
 TEXTS_AT_ONCE = 1000
+TOKENS_AT_ONCE = 1 << 20
 
 
 class Shard:
@@ -39,6 +40,12 @@ class Shard:
     def lengths(self) -> np.ndarray:
         """Tokens of each text, start and end counted."""
         return np.diff(self.starts)
+
+    def counts(self, vocab_size: int) -> np.ndarray:
+        """Count how often each token of a vocabulary occurs: some at a time, since what counts copies them to int64."""
+        places = range(0, len(self.tokens), TOKENS_AT_ONCE)
+        some = (self.tokens[place : place + TOKENS_AT_ONCE] for place in places)
+        return sum((np.bincount(tokens, minlength=vocab_size) for tokens in some), np.zeros(vocab_size, np.int64))
 
     @staticmethod
     def write(path: Path, texts: Iterable[str], tokenizer: Tokenizer) -> Shard:

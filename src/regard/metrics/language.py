@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import lzma
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Literal
 
 from regard.metrics.measure import Measure
@@ -54,32 +55,42 @@ def masked(
     return {name: Measure(name, one, f"{name}|{kind}:{count}|{how}|version:regard-1") for name, one in values.items()}
 
 
-def compressed_bits_per_byte(text: bytes, known: bytes = b"") -> float:
-    """Compute what xz -9 needs: 8 · (|xz(known + text)| − |xz(known)|) / |text|.
+def compressed_bits_per_byte(text: Iterable[str], known: Sequence[str] = ()) -> float:
+    """Compute what xz -9 needs: 8 · (|xz(known + text)| − |xz(known)|) / |text|, in two passes over ``known``.
 
     Args:
-        text: What is compressed.
+        text: What is compressed, in pieces that are held one at a time.
         known: What the compressor has seen before.
 
     Returns:
         Bits per byte of the text.
     """
-    before = len(lzma.compress(known, preset=9)) if known else 0
-    return 8 * (len(lzma.compress(known + text, preset=9)) - before) / max(len(text), 1)
+    read, before = _xz(known) if known else (0, 0)
+    whole, after = _xz(chain(known, text))
+    return 8 * (after - before) / max(whole - read, 1)
 
 
-def entropy(tokens: Sequence[int], counts: Sequence[int]) -> float:
+def entropy(found: Sequence[int], counts: Sequence[int]) -> float:
     """Compute −Σ ln p of tokens by how often each occurred elsewhere, one added to each count (Laplace).
 
     Args:
-        tokens: The tokens.
+        found: For each token of the vocabulary how often it is among the tokens.
         counts: For each token of the vocabulary how often it occurred.
 
     Returns:
         The sum in nats.
     """
     total = math.log(sum(counts) + len(counts))
-    return sum(total - math.log(counts[token] + 1) for token in tokens)
+    return sum(times * (total - math.log(count + 1)) for times, count in zip(found, counts, strict=True))
+
+
+def _xz(pieces: Iterable[str]) -> tuple[int, int]:
+    """Compress pieces as one text; give its bytes in UTF-8, and those of what comes of it."""
+    packer, read, written = lzma.LZMACompressor(preset=9), 0, 0
+    for piece in pieces:
+        data = piece.encode()
+        read, written = read + len(data), written + len(packer.compress(data))
+    return read, written + len(packer.flush())
 
 
 def _exp(value: float) -> float:

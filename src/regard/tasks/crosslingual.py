@@ -26,7 +26,7 @@ from regard.data.shards import Shard
 from regard.data.split import normalized
 from regard.data.tokenizer import Tokenizer
 from regard.errors import ConfigError, DataError
-from regard.metrics.language import entropy, masked
+from regard.metrics.language import masked
 from regard.metrics.measure import Measure
 from regard.models.bert import Bert
 from regard.tasks.corpus import PairData, read_corpus
@@ -35,7 +35,15 @@ from regard.tasks.labeller import TextPairs
 from regard.tasks.masked import AROUND, HELD_OUT_SEED, NUM_SAMPLES, MaskedBatch, check_head, score
 from regard.tasks.masking import Masker, Masking, chance
 from regard.tasks.task import Evaluated, Loss, check_counts
-from regard.tasks.texts import Pieces, TextData, TextTask, TextTokenizerConfig, read_parts
+from regard.tasks.texts import (
+    TOKENIZER_BYTES,
+    Pieces,
+    TextData,
+    TextTask,
+    TextTokenizerConfig,
+    read_parts,
+    up_to,
+)
 
 PARTS = ("train", "dev", "test")
 DEV_TEXTS = 300  # of each language, and pairs of each two, so that a validation takes seconds
@@ -224,8 +232,9 @@ class CrosslingualTask(TextTask):
         path = folder / "tokenizer.json"
         tokenizer = Tokenizer.read(path) if not is_new and path.exists() else None
         if tokenizer is None:
-            every = chain.from_iterable(kept(language, "train") for language in data.languages)
-            tokenizer = Tokenizer.train(every, config.tokenizer.kind, config.tokenizer.vocab_size, mask=True)
+            share = TOKENIZER_BYTES // len(data.languages)  # a language's own, however much there is of another
+            some = chain.from_iterable(up_to(kept(language, "train"), share) for language in data.languages)
+            tokenizer = Tokenizer.train(some, config.tokenizer.kind, config.tokenizer.vocab_size, mask=True)
         TextPairs.around(tokenizer)  # the file says what stands around a text, for other readers of it
 
         def shard(name: str, of: Iterable[str]) -> Shard:
@@ -329,14 +338,12 @@ class CrosslingualTask(TextTask):
         nats, right, count = 0.0, 0, 0
         found = {}
         for language, rows in self.alone("test").items():
-            counts = np.bincount(self.texts["train"][language].tokens, minlength=self.tokenizer.vocab_size)
-            counts[self.tokenizer.special_ids] = 0
             labels = np.concatenate([row[at] for row, at in zip(rows.rows, rows.places, strict=True)])
-            own = int((labels == counts.argmax()).sum())
+            cost, own = self.by_frequency(labels, self.texts["train"][language])
             name = f"masked_accuracy/{language}"
             one = masked(0.0, own, len(labels), "tokens by frequency")["masked_accuracy"]
             found[name] = Measure(name, one.value, one.signature)
-            nats, right, count = nats + entropy(labels.tolist(), counts.tolist()), right + own, count + len(labels)
+            nats, right, count = nats + cost, right + own, count + len(labels)
         return {"tokens by their frequency": {**masked(nats, right, count, "tokens by frequency"), **found}}
 
     def alone(self, part: str, most: int | None = None) -> dict[str, _Rows]:

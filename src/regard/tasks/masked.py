@@ -254,7 +254,9 @@ class MaskedTask(TextTask):
         rows, places = self.held_out("test")
         labels = np.concatenate([row[at] for row, at in zip(rows, places, strict=True)])
         return {
-            "tokens by their frequency": masked(*self.by_frequency(labels), len(labels), "tokens by frequency"),
+            "tokens by their frequency": masked(
+                *self.by_frequency(labels, self.train), len(labels), "tokens by frequency"
+            ),
             "this model without the text around": self._alone,
         }
 

@@ -270,7 +270,7 @@ class PermutedTask(TextTask):
 
     def baselines(self, evaluated: Evaluated) -> dict[str, dict[str, Measure]]:
         """Score the most frequent token, and the model itself without the text around a target, at the same places."""
-        frequent = self.by_frequency(self._labels)
+        frequent = self.by_frequency(self._labels, self.train)
         return {
             "tokens by their frequency": masked(*frequent, len(self._labels), "tokens by frequency", "target"),
             "this model without the text around": self._alone,

@@ -184,18 +184,20 @@ class TextTask(VocabularyTask):
         """Say what the scores depend on besides the model: their own signatures have it."""
         return ""
 
-    def by_frequency(self, labels: np.ndarray) -> tuple[float, int]:
-        """Predict tokens by how often each occurs in the training part, special ones never.
+    def by_frequency(self, labels: np.ndarray, train: Shard) -> tuple[float, int]:
+        """Predict tokens by how often each occurs in texts of the training part, special ones never.
 
         Args:
             labels: int64, the tokens.
+            train: The texts.
 
         Returns:
-            −Σ ln p of them, and how many are the most frequent one.
+            −Σ ln p of the tokens, and how many are the most frequent one.
         """
-        counts = np.bincount(self.train.tokens, minlength=self.tokenizer.vocab_size)
+        counts = train.counts(self.tokenizer.vocab_size)
         counts[self.tokenizer.special_ids] = 0
-        return entropy(labels.tolist(), counts.tolist()), int((labels == counts.argmax()).sum())
+        found = np.bincount(labels, minlength=len(counts))
+        return entropy(found.tolist(), counts.tolist()), int(found[counts.argmax()])
 
     def show(self, rows: Sequence[np.ndarray]) -> list[str]:
         """Write beginnings of rows as a reader would: a mask takes the space before it along, which is put back."""
@@ -249,7 +251,7 @@ def prepare(
     kept = folder / "tokenizer.json"
     tokenizer = Tokenizer.read(kept) if not is_new and kept.exists() else None
     if tokenizer is None:
-        sample = _first(parts["train"](), TOKENIZER_BYTES)
+        sample = up_to(parts["train"](), TOKENIZER_BYTES)
         tokenizer = Tokenizer.train(sample, how.kind, how.vocab_size, mask=mask)
     shards = {}
     for name, texts in parts.items():
@@ -299,8 +301,16 @@ def read_parts(data: TextData, seed: int) -> tuple[dict[str, Callable[[], Iterat
     return parts, [f"Dealt from {data.train} by a hash of each text, seed {seed}: {names} part."]
 
 
-def _first(texts: Iterable[str], num_bytes: int) -> list[str]:
-    """Take texts from the beginning, so many bytes of them."""
+def up_to(texts: Iterable[str], num_bytes: int) -> list[str]:
+    """Take texts from the beginning, so many bytes of them.
+
+    Args:
+        texts: The texts; no more are read than are taken.
+        num_bytes: Bytes in UTF-8 at which it is enough.
+
+    Returns:
+        The texts, the last one whole.
+    """
     taken: list[str] = []
     size = 0
     for text in texts:
