@@ -15,12 +15,21 @@ from regard.cli.main import main
 @pytest.fixture(scope="module")
 def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of a tiny language model."""
-    folder = tmp_path_factory.mktemp("lm")
+    return train(tmp_path_factory.mktemp("lm"))
+
+
+def train(folder: Path, *more: str) -> Path:
     draws = random.Random(5)
     words = ["the", "of", "and", "light", "dark", "day", "night"]
     (folder / "book.txt").write_text("\n\n".join(" ".join(draws.choices(words, k=12)) for _ in range(120)))
     model = ["embed_dim=16", "num_layers=1", "num_heads=2"]
-    sets = [*(f"model.{one}" for one in model), "tokenizer.vocab_size=300", "context=32", "training.max_steps=20"]
+    sets = [
+        *(f"model.{one}" for one in model),
+        "tokenizer.vocab_size=300",
+        "context=32",
+        "training.max_steps=20",
+        *more,
+    ]
     options = [word for one in sets for word in ("--set", one)]
     with pytest.raises(SystemExit) as done:
         main(["train", "lm", "--data", f"{folder}/book.txt", "--out", f"{folder}/run", "--quiet", *options])
@@ -69,10 +78,24 @@ def test_texts_are_scored(book: Path, cli: Cli, tmp_path: Path) -> None:
     want = regard.load(book).score(["the light of day", "night and day and night"])
     assert [(row["logprob"], row["tokens"]) for row in rows] == [(pytest.approx(p, rel=1e-5), n) for p, n in want]
     done = cli(["evaluate", book, "--data", "t.txt", "--json"])
+    assert done.stderr == ""
     values = json.loads(done.stdout)
     nats, tokens = -sum(p for p, _ in want), sum(n for _, n in want)
     assert values["perplexity"] == pytest.approx(math.exp(nats / tokens), rel=1e-4)
     assert values["signatures"]["bits_per_byte"].startswith("bits_per_byte|bytes:39|words:9|")
+
+
+def test_bits_of_text_that_tokens_lose_are_left_out(cli: Cli, tmp_path: Path) -> None:
+    run = train(tmp_path, "tokenizer.kind=whitespace", "tokenizer.vocab_size=7")  # four words of seven
+    scores = json.loads((run / "scores.json").read_text())
+    assert "bits_per_byte" not in scores
+    assert scores["baselines"].keys() == {"tokens by their frequency"}
+    assert "test texts are not what their tokens give back" in (run / "report.html").read_text()
+    (tmp_path / "t.txt").write_text("rain\n\nsnow\n")
+    done = cli(["evaluate", run, "--data", "t.txt", "--json"])
+    assert json.loads(done.stdout).keys() == {"perplexity", "signatures"}
+    assert done.stderr.startswith("regard: note: what tokens lose costs nothing, so bits per byte")
+    assert done.stderr.count("\n") == 1
 
 
 def test_writing_goes_on_beyond_the_context(book: Path, cli: Cli) -> None:

@@ -82,6 +82,17 @@ def test_tokens_come_back_from_the_file(tmp_path: Path) -> None:
     assert other.digest != shard.digest
 
 
+def test_a_shard_knows_which_texts_its_tokens_give_back(tmp_path: Path) -> None:
+    whole = Tokenizer.train(TEXTS, "byte-bpe", 300)
+    words = Tokenizer.train(["One line. was"], "whitespace", 10)
+    found = [Shard.write(tmp_path / str(n), TEXTS, one) for n, one in enumerate((whole, words))]
+    assert [(one.num_lost, one.num_unknown) for one in found] == [(0, 0), (2, 8)]
+    facts = tmp_path / "1.json"
+    assert Shard.there(tmp_path / "1")
+    facts.write_text(facts.read_text().replace("lost", "other"))  # of a version that did not ask
+    assert not Shard.there(tmp_path / "1")
+
+
 def test_tokens_are_counted_without_a_copy_of_all(tmp_path: Path) -> None:
     tokens = np.random.default_rng(3).integers(0, 900, (1 << 22) + 7, dtype=np.uint16)
     tokens.tofile(tmp_path / "t")

@@ -19,6 +19,14 @@ def test_a_coin_a_byte_is_one_bit() -> None:
     assert measures["perplexity"].signature == "perplexity|bytes:100|words:20|tokens:50|context:7|version:regard-1"
 
 
+def test_where_text_is_lost_only_the_perplexity_of_tokens_is_left() -> None:
+    measures = likelihood(100 * math.log(2), 50, 20, 100, "context:7", 3)
+    assert list(measures) == ["perplexity"]
+    assert measures["perplexity"].value == pytest.approx(4)
+    signature = "perplexity|lost texts:3|bytes:100|words:20|tokens:50|context:7|version:regard-1"
+    assert measures["perplexity"].signature == signature
+
+
 def test_masked_scores_by_hand() -> None:
     measures = masked(50 * math.log(3), 20, 50, "share:0.15")
     assert measures["masked_accuracy"].value == 0.4

@@ -158,6 +158,28 @@ def test_xz_reads_the_texts_themselves_and_so_many_of_the_last_ones_before(
     assert found("xz -9 after the training part (last 0 MiB)") == want
 
 
+@pytest.mark.parametrize("kind", ["wordpiece", "unigram", "whitespace"])
+def test_what_tokens_lose_flatters_no_score(kind: str, tmp_path: Path) -> None:
+    """A model that knows few words foresees <unk> well: of the text that is no compression."""
+    (tmp_path / "test.txt").write_text("\n\n".join(["the light of день", "night", "и ночь"]))
+    data = TextData(str(tmp_path / "book.txt"), test=str(tmp_path / "test.txt"))
+    task = make_task(tmp_path, data=data, tokenizer=TextTokenizerConfig(kind, 80))  # type: ignore[arg-type]
+    model, device = task.build(), torch.device("cpu")
+    evaluated = task.test(task.product(model, device))
+    assert list(evaluated.measures) == ["perplexity"]
+    assert "lost texts:2|" in evaluated.measures["perplexity"].signature
+    assert {name: [*of] for name, of in task.baselines(evaluated).items()} == {
+        "tokens by their frequency": ["perplexity"]
+    }
+    (note,) = task.notes
+    assert note.startswith("2 of 3 test texts are not what their tokens give back (")
+    assert "0.0%" not in note
+    assert "bits_per_byte" in task.validate(model, device)  # its words are all known
+    product = task.product(model, device)
+    assert list(product.evaluate(["the light of день"])) == ["perplexity"]
+    assert list(product.evaluate(["the light of night"])) == ["bits_per_byte", "perplexity", "word_perplexity"]
+
+
 def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="context is 0"):
         LanguageConfig(TextData("a.txt"), context=0)

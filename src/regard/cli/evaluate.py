@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
@@ -53,6 +54,7 @@ def evaluate(
     from regard.data import read_pairs
     from regard.data.documents import read_documents
     from regard.data.images import read_images
+    from regard.metrics.language import LOST
     from regard.tasks import masked_texts
     from regard.tasks.filler import Filler
     from regard.tasks.generator import Generator
@@ -65,6 +67,8 @@ def evaluate(
     how = ""
     if isinstance(loaded, Generator):
         measures = loaded.evaluate(list(read_documents(data)))
+        if "bits_per_byte" not in measures:
+            print(f"regard: note: {LOST}", file=sys.stderr)
     elif isinstance(loaded, Filler):
         measures = masked_texts.evaluate(loaded, list(read_documents(data)), language=language)
     elif isinstance(loaded, Translator):

@@ -26,11 +26,23 @@ class Shard:
         num_bytes: Bytes of the texts in UTF-8.
         num_words: Words of the texts: what stands between spaces.
         digest: SHA-256 of the texts.
+        num_lost: Texts that their tokens do not give back byte by byte.
+        num_unknown: Tokens that stand for what the tokenizer has never seen.
     """
 
-    def __init__(self, tokens: np.ndarray, starts: np.ndarray, num_bytes: int, num_words: int, digest: str) -> None:
+    def __init__(
+        self,
+        tokens: np.ndarray,
+        starts: np.ndarray,
+        num_bytes: int,
+        num_words: int,
+        digest: str,
+        num_lost: int = 0,
+        num_unknown: int = 0,
+    ) -> None:
         self.tokens, self.starts = tokens, starts
         self.num_bytes, self.num_words, self.digest = num_bytes, num_words, digest
+        self.num_lost, self.num_unknown = num_lost, num_unknown
 
     def __len__(self) -> int:
         """Count the texts."""
@@ -61,12 +73,15 @@ class Shard:
         """
         dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32)
         path.parent.mkdir(parents=True, exist_ok=True)
-        starts, num_bytes, num_words, state = [0], 0, 0, sha256()
+        starts, num_bytes, num_words, num_lost, num_unknown, state = [0], 0, 0, 0, 0, sha256()
         with written_aside(_beside(path, ".tokens")) as file:
             for some in _some(texts):
-                for text, tokens in zip(some, tokenizer.encode_all(some), strict=True):
+                rows = tokenizer.encode_all(some)
+                for text, tokens, restored in zip(some, rows, tokenizer.decode_all(rows), strict=True):
                     data = text.encode()
                     num_bytes, num_words = num_bytes + len(data), num_words + len(text.split())
+                    num_lost += restored != text
+                    num_unknown += int((tokens == tokenizer.unknown_id).sum())
                     state.update(data + b"\0")
                     whole = np.concatenate([[tokenizer.start_id], tokens, [tokenizer.end_id]]).astype(dtype)
                     file.write(whole.tobytes())
@@ -74,6 +89,7 @@ class Shard:
         with written_aside(_beside(path, ".starts")) as file:
             file.write(np.array(starts, np.int64).tobytes())
         facts = {"dtype": dtype.name, "bytes": num_bytes, "words": num_words, "sha256": state.hexdigest()}
+        facts |= {"lost": num_lost, "unknown": num_unknown}
         write_aside(_beside(path, ".json"), json_bytes(facts))
         return Shard.read(path)
 
@@ -98,12 +114,14 @@ class Shard:
             raise CheckpointError(
                 "the tokens are cut short", where=str(path), mend="remove the run's tokens folder: it is made anew"
             )
-        return Shard(tokens, starts, int(facts["bytes"]), int(facts["words"]), str(facts["sha256"]))
+        lost, unknown = int(facts["lost"]), int(facts["unknown"])
+        return Shard(tokens, starts, int(facts["bytes"]), int(facts["words"]), str(facts["sha256"]), lost, unknown)
 
     @staticmethod
     def there(path: Path) -> bool:
-        """Whether :meth:`write` came to its end: the facts are written last."""
-        return _beside(path, ".json").exists()
+        """Whether :meth:`write` came to its end: the facts are written last; those of older versions lack some."""
+        facts = _beside(path, ".json")
+        return facts.exists() and "lost" in read_config(facts)
 
 
 def _beside(path: Path, extension: str) -> Path:

@@ -171,6 +171,10 @@ class Tokenizer:
         kept = [token for token in tokens if token not in (self.start_id, self.end_id)]
         return self.inner.decode(kept, skip_special_tokens=False)
 
+    def decode_all(self, rows: Sequence[np.ndarray]) -> list[str]:
+        """Turn arrays of tokens, without start and end, into texts, on all cores."""
+        return self.inner.decode_batch([row.tolist() for row in rows], skip_special_tokens=False)
+
     def pieces(self, tokens: Sequence[int]) -> list[str]:
         """Show tokens one by one, as a reader would write them; bytes that are no text on their own as ``<0x..>``."""
         pieces = (self.inner.decode([token], skip_special_tokens=False) for token in tokens)
@@ -204,9 +208,14 @@ class Tokenizer:
         return found
 
     @property
+    def unknown_id(self) -> int | None:
+        """The token of what has never been seen; None where there is none."""
+        return self.inner.token_to_id(UNKNOWN)
+
+    @property
     def special_ids(self) -> list[int]:
         """Tokens that stand for no text of their own: start, end, mask, and what has never been seen."""
-        ids = (self.start_id, self.end_id, self.mask_id, self.inner.token_to_id(UNKNOWN))
+        ids = (self.start_id, self.end_id, self.mask_id, self.unknown_id)
         return [token for token in ids if token is not None]
 
     def _encoded(self, text: str) -> tokenizers.Encoding:

@@ -10,12 +10,16 @@ from typing import Literal
 
 from regard.metrics.measure import Measure
 
+# Why some measures are not there, for those who read the others.
+LOST = "what tokens lose costs nothing, so bits per byte and perplexity per word are left out"
 
-def likelihood(nats: float, tokens: int, words: int, num_bytes: int, how: str) -> dict[str, Measure]:
+
+def likelihood(nats: float, tokens: int, words: int, num_bytes: int, how: str, lost: int = 0) -> dict[str, Measure]:
     """Turn a text's negative log-likelihood into what can be compared.
 
     bits per byte = nats / (ln 2 · bytes) does not depend on the tokenizer; perplexities are exp(nats / tokens) and
-    exp(nats / words).
+    exp(nats / words). All but the perplexity per token are of the text itself: where tokens do not give it back they
+    would be the lower the more is lost, and are left out.
 
     Args:
         nats: −Σ ln p over all tokens, ends of texts among them.
@@ -23,9 +27,10 @@ def likelihood(nats: float, tokens: int, words: int, num_bytes: int, how: str) -
         words: Words of the text: what stands between spaces.
         num_bytes: Bytes of the text in UTF-8.
         how: What the nats depend on, for the signature.
+        lost: Texts that their tokens do not give back byte by byte.
 
     Returns:
-        The three measures by name.
+        The three measures by name; the perplexity per token alone where text is lost.
     """
     values = {
         "bits_per_byte": nats / (math.log(2) * max(num_bytes, 1)),
@@ -33,6 +38,8 @@ def likelihood(nats: float, tokens: int, words: int, num_bytes: int, how: str) -
         "word_perplexity": _exp(nats / max(words, 1)),
     }
     counts = f"bytes:{num_bytes}|words:{words}|tokens:{tokens}|{how}|version:regard-1"
+    if lost:
+        values, counts = {"perplexity": values["perplexity"]}, f"lost texts:{lost}|{counts}"
     return {name: Measure(name, value, f"{name}|{counts}") for name, value in values.items()}
 
 

@@ -242,12 +242,14 @@ class Generator:
             texts: Texts.
 
         Returns:
-            ``bits_per_byte``, ``perplexity`` and ``word_perplexity``.
+            ``bits_per_byte``, ``perplexity`` and ``word_perplexity``; ``perplexity`` alone where tokens do not give a
+            text back.
         """
         scored = self.score(texts)
         nats, tokens = -sum(total for total, _ in scored), sum(count for _, count in scored)
         sizes = sum(len(text.split()) for text in texts), sum(len(text.encode()) for text in texts)
-        return likelihood(nats, tokens, *sizes, self.signature())
+        lost = sum(self._text(self.tokenizer.encode(text)) != text for text in texts)
+        return likelihood(nats, tokens, *sizes, self.signature(), lost)
 
     def signature(self) -> str:
         """Say how texts over the context are read."""

@@ -21,7 +21,7 @@ from regard.attention import Segments
 from regard.data.shards import Shard
 from regard.data.tokenizer import Tokenizer
 from regard.decoding import DecodeOptions
-from regard.metrics.language import compressed_bits_per_byte, entropy, likelihood
+from regard.metrics.language import LOST, compressed_bits_per_byte, entropy, likelihood
 from regard.metrics.measure import Measure
 from regard.models.interface import LanguageModel
 from regard.tasks.generator import Generator
@@ -99,6 +99,11 @@ class LanguageTask(TextTask):
         pieces = Pieces(shards["train"].lengths, config.context, config.batch_tokens, seed)
         super().__init__(config.data, shards, tokenizer, pieces, data_notes)
         self.config = config
+        test = shards["test"]
+        if test.num_lost:
+            share = test.num_unknown / max(len(test.tokens) - 2 * len(test), 1)  # starts and ends are no text's
+            texts = f"{test.num_lost:,} of {len(test):,} test texts are not what their tokens give back"
+            self.notes.append(f"{texts} ({share:.1%} of the tokens are unknown): {LOST}.")
 
     @staticmethod
     def prepare(config: LanguageConfig, seed: int, folder: Path, is_new: bool) -> LanguageTask:
@@ -148,9 +153,10 @@ class LanguageTask(TextTask):
         return Generator(model, self.tokenizer, self.config.decoding, self.config.context, device)
 
     def validate(self, model: LanguageModel, device: torch.device) -> dict[str, float]:
-        """Compute the development part's loss per token and bits per byte."""
+        """Compute the development part's loss per token, and bits per byte where its tokens give it back."""
         measures, nats, tokens = self._likelihood(self.product(model, device), "dev")
-        return {"loss": nats / tokens, "bits_per_byte": measures["bits_per_byte"].value}
+        shown = {name: one.value for name, one in measures.items() if name == "bits_per_byte"}
+        return {"loss": nats / tokens, **shown}
 
     def test(self, product: Generator) -> Evaluated:
         """Score the test part, and let the model go on from the beginnings of some of its texts.
@@ -173,33 +179,40 @@ class LanguageTask(TextTask):
         return Evaluated(measures, prompts, ends, outputs)
 
     def baselines(self, evaluated: Evaluated) -> dict[str, dict[str, Measure]]:
-        """Score xz -9 and how often each token occurs, on the same texts."""
+        """Score xz -9, where tokens give the texts back, and how often each token occurs, on the same texts."""
         train, test = self.shards["train"], self.shards["test"]
-        # From the end on, and back in order.
-        known = up_to(self._texts("train", reversed(range(len(train)))), KNOWN_BYTES)[::-1]
-        is_whole = len(known) == 2 * len(train) - 1  # blank lines stand between
-        part = "" if is_whole else f" (last {KNOWN_BYTES >> 20} MiB)"
         found = test.counts(self.tokenizer.vocab_size)
         found[self.tokenizer.start_id] -= len(test)  # starts are given
         nats = entropy(found.tolist(), train.counts(self.tokenizer.vocab_size).tolist())
-        unigram = likelihood(nats, int(found.sum()), test.num_words, test.num_bytes, "tokens by frequency")
+        sizes = int(found.sum()), test.num_words, test.num_bytes
+        unigram = likelihood(nats, *sizes, "tokens by frequency", test.num_lost)
+        return {**self._packed(), "tokens by their frequency": unigram}
 
-        def packed(how: str, known: Sequence[str] = ()) -> dict[str, Measure]:
+    def _packed(self) -> dict[str, dict[str, Measure]]:
+        """Score xz -9 of the test part, alone and after the training part."""
+        train, test = self.shards["train"], self.shards["test"]
+        packed: dict[str, dict[str, Measure]] = {}
+
+        def add(name: str, how: str, known: Sequence[str] = ()) -> None:
             value = compressed_bits_per_byte(self._texts("test", range(len(test))), known)
-            return {"bits_per_byte": Measure("bits_per_byte", value, f"bits_per_byte|{how}|version:regard-1")}
+            packed[name] = {"bits_per_byte": Measure("bits_per_byte", value, f"bits_per_byte|{how}|version:regard-1")}
 
-        return {
-            "xz -9 of the test part": packed("xz -9"),
-            f"xz -9 after the training part{part}": packed(f"xz -9, primed{part}", known),
-            "tokens by their frequency": unigram,
-        }
+        if not test.num_lost:
+            add("xz -9 of the test part", "xz -9")
+        if not test.num_lost and not train.num_lost:
+            # From the end on, and back in order.
+            known = up_to(self._texts("train", reversed(range(len(train)))), KNOWN_BYTES)[::-1]
+            is_whole = len(known) == 2 * len(train) - 1  # blank lines stand between
+            part = "" if is_whole else f" (last {KNOWN_BYTES >> 20} MiB)"
+            add(f"xz -9 after the training part{part}", f"xz -9, primed{part}", known)
+        return packed
 
     def _likelihood(self, product: Generator, part: str) -> tuple[dict[str, Measure], float, int]:
         shard = self.shards[part]
         rows = [shard.tokens[a:b] for a, b in zip(shard.starts[:-1], shard.starts[1:], strict=True)]
         scored = product.score_tokens(rows, batch_tokens=self.config.batch_tokens)
         nats, tokens = -sum(total for total, _ in scored), sum(count for _, count in scored)
-        measures = likelihood(nats, tokens, shard.num_words, shard.num_bytes, product.signature())
+        measures = likelihood(nats, tokens, shard.num_words, shard.num_bytes, product.signature(), shard.num_lost)
         return measures, nats, tokens
 
     def _texts(self, part: str, numbers: Iterable[int]) -> Iterator[str]:
