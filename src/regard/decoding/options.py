@@ -30,7 +30,7 @@ class DecodeOptions:
         repetition_penalty: The score of a token that is in the prompt or the output already is divided by this where it
             is positive, multiplied where it is negative; 1 changes nothing (Keskar et al. 2019, §4.1).
         stop: Texts that end an output; they are cut off.
-        seed: Of the draws; the same input at the same place draws the same in any batch.
+        seed: Of the draws; the same input at the same place draws the same number in any batch.
         length_offset: The 5 of the penalty's formula; 0 divides by length^α, as many public models expect.
         banned: Tokens that are never chosen, by number: those of public models that no training ever reached.
         speculate: Tokens that are proposed ahead and read in one pass with the newest one; 0 for none. What is written

@@ -1,4 +1,4 @@
-"""Greedy, beam search and sampling, batched. An output depends on its input alone, not on its batch."""
+"""Greedy, beam search and sampling, batched. An output depends on its input alone, not on its batch, up to rounding."""
 
 from __future__ import annotations
 

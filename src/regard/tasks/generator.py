@@ -149,7 +149,10 @@ class Generator:
         batch_tokens: int = 4096,
         draft: Generator | None = None,
     ) -> list[Generation]:
-        """Go on from prompts; an output does not depend on the prompts beside it.
+        """Go on from prompts; an output does not depend on the prompts beside it, up to rounding.
+
+        Products of more rows may add in another order; where two tokens are level, or weights are rounded, as in
+        bfloat16, a last digit can decide.
 
         Whenever outputs have ended, the next prompts take their place.
 
