@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks import growth, looking, ours, ragged_training, training
+from benchmarks import growth, looking, ours, ragged_training, steps, training
 from benchmarks.encode import bert_flops
 from benchmarks.results import Goal
 from benchmarks.suite import Part, Race, Round, Setting
@@ -53,8 +53,8 @@ def _decode(setting: Setting, batch: int, goals: tuple[float, ...]) -> Race:
 
     def mine(compiles: bool) -> Round:
         model = ours.load(ours.public(setting, "gpt"), setting.device)
-        steps = steps_for(model, _how(setting, compiles), {})
-        return lambda: ours.greedy(model, prompts, count, steps)
+        quick = steps_for(model, _how(setting, compiles), {})
+        return lambda: ours.greedy(model, prompts, count, quick)
 
     def theirs(**how: Any) -> Round:
         from benchmarks.peers import hf
@@ -65,7 +65,7 @@ def _decode(setting: Setting, batch: int, goals: tuple[float, ...]) -> Race:
     def bare() -> Round:
         from benchmarks.peers.plain import decode_step
 
-        compiled = partial(training.compiled(setting), dynamic=False)
+        compiled = partial(steps.compiled(setting), dynamic=False)
         one = decode_step(settings, batch, setting.device, setting.dtype, compiled)
         return lambda: [one() for _ in range(count)]
 
@@ -103,8 +103,8 @@ def translate(setting: Setting) -> Iterator[Race]:
 
     def mine(compiles: bool) -> Round:
         model = ours.load(ours.public(setting, "transformer"), setting.device)
-        steps = steps_for(model, _how(setting, compiles), {})
-        return lambda: ours.beam(model, sources, count, beams, steps)
+        quick = steps_for(model, _how(setting, compiles), {})
+        return lambda: ours.beam(model, sources, count, beams, quick)
 
     def theirs() -> Round:
         from benchmarks.peers import hf
@@ -135,14 +135,14 @@ def encode(setting: Setting) -> Iterator[Race]:
     def mine(compiles: bool) -> Round:
         model = ours.load(ours.public(setting, "bert"), setting.device)
         if compiles:
-            training.compile_blocks(model, setting)
+            steps.compile_blocks(model, setting)
         return ours.encode(model, texts)
 
     def theirs(compiles: bool) -> Round:
         from benchmarks.peers import hf
 
         model = hf.load("BertModel", ours.public(setting, "bert"), setting.device, setting.dtype)
-        return hf.encode(training.compiled(setting)(model) if compiles else model, texts)
+        return hf.encode(steps.compiled(setting)(model) if compiles else model, texts)
 
     race.ours("regard", partial(mine, False), limit_s=limit)
     race.ours("regard, compiled", partial(mine, True), limit_s=limit)
@@ -172,14 +172,14 @@ def _train(setting: Setting, name: str, shown: str, beside: tuple[str, ...], lea
         def loss() -> Tensor:
             return nn.functional.cross_entropy(scores(pixels_BCYX).float(), labels_B)
 
-        return training.step(model, loss, setting, precision)
+        return steps.step(model, loss, setting, precision)
 
     def mine(compiles: bool) -> Round:
         from regard.models.registry import family
 
         model: Any = family(name).build(settings).to(setting.device).train()
         if compiles:
-            training.compile_blocks(model, setting)
+            steps.compile_blocks(model, setting)
         return of(model, lambda pixels: model.head(model.pool(model(pixels))))
 
     def theirs(compiles: bool) -> Round:
@@ -187,7 +187,7 @@ def _train(setting: Setting, name: str, shown: str, beside: tuple[str, ...], lea
 
         kind = {"vit": "ViTForImageClassification", "swin": "SwinForImageClassification"}[name]
         model = hf.load(kind, ours.public(setting, name), setting.device).train()
-        quick = training.compiled(setting)(model) if compiles else model
+        quick = steps.compiled(setting)(model) if compiles else model
         return of(model, lambda pixels: quick(pixels).logits)
 
     def torchvisions() -> Round:

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks import training
+from benchmarks import steps
 from benchmarks.limits import Limits
 from benchmarks.results import Goal
 from benchmarks.suite import Race, Round, Setting
@@ -134,20 +134,20 @@ def row(
 
     def mine(precision: str) -> Round:
         model = ours(vocabulary, sizes)
-        loss = training.loss_of(model, setting, precision, compiles)
+        loss = steps.loss_of(model, setting, precision, compiles)
         turns = cycle([flat(pairs, setting.device) for pairs in batches])
 
         def of_batch() -> Tensor:
             source_M, source_segments, target_N, target_segments = next(turns)
             return loss(model(source_M, source_segments, target_N, target_segments), target_N)
 
-        return training.step(model, of_batch, setting, precision)
+        return steps.step(model, of_batch, setting, precision)
 
     def of_theirs(precision: str) -> Round:
         model = theirs(vocabulary, sizes).to(setting.device).train()
-        quick: Callable[..., Any] = training.compiled(setting)(model, dynamic=True) if compiles else model
+        quick: Callable[..., Any] = steps.compiled(setting)(model, dynamic=True) if compiles else model
         turns = cycle([padded(pairs, setting.device, vocabulary) for pairs in batches])
-        return training.step(model, lambda: quick(**next(turns)).loss, setting, precision)
+        return steps.step(model, lambda: quick(**next(turns)).loss, setting, precision)
 
     for precision in precisions:
         race.ours(f"regard {precision}{suffix}", partial(mine, precision))

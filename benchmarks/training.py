@@ -11,68 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks import ours
-from benchmarks.decode import NO_BF16
+from benchmarks import ours, ragged_training, steps
 from benchmarks.limits import has_bf16
 from benchmarks.results import Goal
-from benchmarks.suite import NotMeasured, Race, Round, Setting
+from benchmarks.suite import Race, Round, Setting
 from regard.attention import Segments
 from regard.models.registry import family
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.training import blocks, optimizers
+from regard.training import optimizers
 from regard.training.config import TrainingConfig
-
-
-def compiled(setting: Setting) -> Callable[..., Any]:
-    """Give ``torch.compile``; in a tiny run without its second half, which takes its time whatever the size."""
-    return partial(torch.compile, backend="eager") if setting.is_tiny else torch.compile
-
-
-def loss_of(
-    model: nn.Module, setting: Setting, precision: str = "fp32", compiles: bool = False
-) -> Callable[[Tensor, Tensor], Tensor]:
-    """Bring a model of ours to training as a run does, and give its loss: the mean over tokens.
-
-    Args:
-        model: With a vocabulary; moved to the device, in place.
-        setting: Of the run.
-        precision: ``fp32`` or ``bf16``.
-        compiles: As ``training.compile`` does: block by block, for any number of tokens.
-
-    Returns:
-        From hidden rows and labels to the loss.
-    """
-    from regard.tasks.vocabulary import VocabularyLoss
-
-    model.to(setting.device).train()
-    blocks.quicken(model, precision)
-    criterion = VocabularyLoss()
-    if compiles:
-        compile_blocks(model, setting)
-        criterion = criterion if setting.is_tiny else criterion.compiled()
-    return lambda hidden_ND, labels_N: criterion(model, hidden_ND, labels_N, 0.0).sum / len(labels_N)
-
-
-def compile_blocks(model: nn.Module, setting: Setting) -> None:
-    """Compile a model of ours as training does; in a tiny run as far as it takes no time."""
-    blocks.compile_blocks(model, **({"backend": "eager"} if setting.is_tiny else {}))
-
-
-def step(model: nn.Module, loss: Callable[[], Tensor], setting: Setting, precision: str) -> Round:
-    """Give a round of one step, with the optimizer that our training makes, for ours and theirs alike."""
-    device = setting.device
-    if precision == "bf16" and device.type == "cpu" and not has_bf16():
-        raise NotMeasured(NO_BF16)
-    optimizer = optimizers.make(model, TrainingConfig(max_steps=1, learning_rate=1e-4))
-
-    def run() -> None:
-        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-            mean = loss()
-        mean.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    return run
 
 
 def gpt2(
@@ -94,25 +41,25 @@ def gpt2(
 
     def mine(precision: str, compile_: bool) -> Round:
         model = family("gpt").build(settings)
-        loss = loss_of(model, setting, precision, compile_)
+        loss = steps.loss_of(model, setting, precision, compile_)
         segments = Segments.uniform(batch, length, setting.device)
         tokens_N = ids_BT.flatten()
-        return step(model, lambda: loss(model(tokens_N, segments), tokens_N), setting, precision)
+        return steps.step(model, lambda: loss(model(tokens_N, segments), tokens_N), setting, precision)
 
     def theirs(precision: str, compile_: bool) -> Round:
         from benchmarks.peers import hf
 
         model = hf.load("GPT2LMHeadModel", ours.public(setting, "gpt"), setting.device).train()
-        quick = compiled(setting)(model) if compile_ else model
-        return step(model, lambda: quick(ids_BT, labels=ids_BT).loss, setting, precision)
+        quick = steps.compiled(setting)(model) if compile_ else model
+        return steps.step(model, lambda: quick(ids_BT, labels=ids_BT).loss, setting, precision)
 
     def plain(precision: str, compile_: bool) -> Round:
         from benchmarks.peers.plain import PlainGPT
 
         c = settings
         model = PlainGPT(c.vocab_size, c.max_len, c.embed_dim, c.num_heads, c.num_layers).to(setting.device)
-        quick = compiled(setting)(model) if compile_ else model
-        return step(model, lambda: quick(ids_BT), setting, precision)
+        quick = steps.compiled(setting)(model) if compile_ else model
+        return steps.step(model, lambda: quick(ids_BT), setting, precision)
 
     for name, make in (("regard", mine), ("transformers", theirs), ("plain model", plain)):
         for precision in precisions:
@@ -133,8 +80,6 @@ def gpt2_flops(c: Any, batch: int, length: int) -> float:
 
 def rows(setting: Setting) -> Iterator[Race]:
     """Steps on a CPU."""
-    from benchmarks import ragged_training
-
     bf16 = has_bf16()
     batch, length = setting.size(4, 2), setting.size(256, 20)
     goals = [Goal("regard bf16", "transformers fp32", 2.3)] if bf16 else []
@@ -165,20 +110,18 @@ def small(setting: Setting) -> Iterator[Race]:
     )
 
     def mine() -> Round:
-        from benchmarks.ragged_training import flat
-
         sizes = {"embed_dim": width, "mlp_dim": inner, "num_heads": heads}
         model = Transformer(
             TransformerConfig(vocab, vocab, **sizes, encoder_layers=layers, decoder_layers=layers, dropout=0.1)
         )
-        loss = loss_of(model, setting)
-        turns = cycle([flat(pairs, setting.device) for pairs in batches])
+        loss = steps.loss_of(model, setting)
+        turns = cycle([ragged_training.flat(pairs, setting.device) for pairs in batches])
 
         def of_batch() -> Tensor:
             source_M, source_segments, target_N, target_segments = next(turns)
             return loss(model(source_M, source_segments, target_N, target_segments), target_N)
 
-        return _several(step(model, of_batch, setting, "fp32"), len(batches))
+        return _several(steps.step(model, of_batch, setting, "fp32"), len(batches))
 
     def torchs() -> Round:
         from benchmarks.peers.torch_nn import Seq2seq
@@ -187,7 +130,7 @@ def small(setting: Setting) -> Iterator[Race]:
         pad = partial(nn.utils.rnn.pad_sequence, batch_first=True)
         sides = [[pad([torch.from_numpy(pair[side]) for pair in pairs]) for side in (0, 1)] for pairs in batches]
         turns = cycle(sides)
-        return _several(step(model, lambda: model(*next(turns)), setting, "fp32"), len(batches))
+        return _several(steps.step(model, lambda: model(*next(turns)), setting, "fp32"), len(batches))
 
     race.ours("regard", mine)
     race.peer("torch.nn.Transformer", torchs, note="padded")
@@ -240,7 +183,7 @@ def loss(setting: Setting) -> Iterator[Race]:
             from regard.models.gpt import GPT, GPTConfig
 
             model = GPT(GPTConfig(vocab, width, 1, 1, max_len=8, tie=False))
-            criterion = loss_of(model, setting)
+            criterion = steps.loss_of(model, setting)
             return _differentiated(model.output, width, labels_N, criterion)
 
         def torchs(vocab: int = vocab, labels_N: Tensor = labels_N) -> Round:
