@@ -72,6 +72,7 @@ def test_bad_input_is_one_line(mood: Path, trained, cli: Cli) -> None:
         ({"labels": {"names": [1, 2]}}, "labels are not as they are written"),
         ({"labels": {}}, "labels are not as they are written"),
         ({"task": "regress"}, "labels are not as they are written"),
+        ({"task": "regress", "labels": {"mean": 0, "deviation": 0}}, "labels are not as they are written"),
         ({"pooling": "max"}, "'max' is not allowed"),
         ({"labels": {"names": ["a", "b", "c"]}}, "shape"),
     ],

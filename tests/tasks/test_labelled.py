@@ -65,12 +65,47 @@ def test_numbers_are_centred(tmp_path: Path) -> None:
     task = make_task(tmp_path, Numbers, table)
     assert float(task.targets.mean()) == pytest.approx(0, abs=1e-5)
     assert float(task.targets.std(correction=0)) == pytest.approx(1, abs=1e-5)
-    assert task.goal.labels(task.targets[:, None]) == [f"{float(pair.target):.4f}" for pair in task.corpus.train]
+    assert task.goal.labels(task.targets[:, None]) == [str(float(pair.target)) for pair in task.corpus.train]
     for label, words in (("high", "'high' is no number"), ("nan", "'nan' is no number")):
         with pytest.raises(DataError, match=words):
             task.goal.targets([label], ["line 7"])
     with pytest.raises(DataError, match="all numbers are 2"):
         Numbers.fit(["2", "2"], ["line 1", "line 2"])
+    with pytest.raises(DataError, match="numbers too large to have a deviation"):
+        Numbers.fit(["1e300", "-1e300"], ["line 1", "line 2"])
+
+
+@pytest.mark.parametrize("scale", [1e-20, 1e-5, 1.0, 1e7])
+def test_numbers_of_any_size_are_scored_and_written_alike(scale: float) -> None:
+    values = np.random.default_rng(3).normal(3, 1, 200) * scale
+    labels, where = [repr(float(value)) for value in values], ["line"] * 200
+    goal = Numbers.fit(labels, where)
+    outputs_BO = goal.targets(labels, where)[:, None]
+    found = goal.measure(goal.predictions(outputs_BO), labels)
+    assert found["pearson"].value == pytest.approx(1, abs=1e-6)
+    assert found["spearman"].value == pytest.approx(1, abs=1e-6)
+    written = goal.labels(outputs_BO)
+    assert np.abs(np.array(written, float) - values).max() < 1e-4 * goal.deviation
+    assert max(map(len, written)) < 14
+    assert Numbers(0.0, scale).labels(torch.tensor([[-1e-9]])) == ["0.0"]
+
+
+def test_scores_are_of_numbers_with_all_their_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # All but one are so near together that they are written alike.
+    table = [(text, f"{1e-9 * n + (n == 0)!r}") for n, (text, _) in enumerate(rows())]
+    task = make_task(tmp_path, Numbers, table)
+
+    def right(product: Labeller, rows: list, **_: object) -> torch.Tensor:
+        pairs = task.corpus.dev if rows is task.dev else task.corpus.test
+        values = torch.tensor([float(pair.target) for pair in pairs], dtype=torch.float64)
+        return ((values - task.goal.mean) / task.goal.deviation)[:, None]
+
+    monkeypatch.setattr(Labeller, "outputs", right)
+    model, device = task.build(), torch.device("cpu")
+    assert task.validate(model, device)["spearman"] == pytest.approx(1)
+    evaluated = task.test(task.product(model, device))
+    assert evaluated.measures["spearman"].value == pytest.approx(1)
+    assert len({*evaluated.outputs}) < 3
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])

@@ -244,7 +244,7 @@ class LabelledTask(Task):
         loss = float(self.goal.loss(outputs, self.dev_targets, 0.0).report) / len(self.dev)
         if not np.isfinite(loss):
             return {"loss": loss}
-        measures = self._measure(self.goal.labels(outputs), self._labels(self.corpus.dev)[0])
+        measures = self._measure(self.goal.predictions(outputs), self._labels(self.corpus.dev)[0])
         return {"loss": loss, **{name: one.value for name, one in measures.items()}}
 
     def test(self, product: Labeller) -> Evaluated:
@@ -261,14 +261,14 @@ class LabelledTask(Task):
         """Score ridge regression on words, and the commonest label or the mean, on the same texts."""
         wanted = [one for (one,) in evaluated.references]
         labels, _ = self._labels(self.corpus.train)
+        found = {"ridge on words": self.goal.predictions(self._bag(evaluated.sources))}
         if isinstance(self.goal, Classes):
-            simple, name = Counter(labels).most_common(1)[0][0], "the commonest class"
+            found["the commonest class"] = [Counter(labels).most_common(1)[0][0]] * len(wanted)
         else:
-            simple, name = str(self.goal.mean), "the mean"
-        found = {"ridge on words": self.goal.labels(self._bag(evaluated.sources)), name: [simple] * len(wanted)}
+            found["the mean"] = [self.goal.mean] * len(wanted)
         if any(BETWEEN in pair.source for pair in self.corpus.train):
             shared = self._shared([_two(source) for source in evaluated.sources])
-            found["the words that both texts share"] = self.goal.labels(shared)
+            found["the words that both texts share"] = self.goal.predictions(shared)
         return {name: self._measure(predicted, wanted) for name, predicted in found.items()}
 
     @cached_property
@@ -285,15 +285,16 @@ class LabelledTask(Task):
     ) -> Evaluated:
         wanted, _ = self._labels(pairs)
         two = product.model.encoder.number_languages(languages)
-        predicted = self.goal.labels(product.outputs(rows, languages=two))
-        measures = self._measure(predicted, wanted)
-        return Evaluated(measures, [_shown(pair) for pair in pairs], [[one] for one in wanted], predicted)
+        outputs = product.outputs(rows, languages=two)
+        measures = self._measure(self.goal.predictions(outputs), wanted)
+        shown = [_shown(pair) for pair in pairs]
+        return Evaluated(measures, shown, [[one] for one in wanted], self.goal.labels(outputs))
 
     def signature(self) -> str:
         """Say what the scores depend on besides the model."""
         return f"|max_tokens:{self.config.data.max_tokens}"
 
-    def _measure(self, predicted: Sequence[str], wanted: Sequence[str]) -> dict[str, Measure]:
+    def _measure(self, predicted: Sequence[Any], wanted: Sequence[str]) -> dict[str, Measure]:
         measures = self.goal.measure(predicted, wanted)
         if self.positive:
             measures["positive_f1"] = positive_f1(predicted, wanted, self.positive)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,12 +49,16 @@ class Objective(Protocol):
         """Compare outputs with targets."""
         ...
 
-    def labels(self, outputs_BO: Tensor) -> list[str]:
-        """Turn outputs into labels."""
+    def predictions(self, outputs_BO: Tensor) -> list[str] | list[float]:
+        """Turn outputs into what is scored: names of classes, or numbers with all their digits."""
         ...
 
-    def measure(self, predicted: Sequence[str], wanted: Sequence[str]) -> dict[str, Measure]:
-        """Score labels."""
+    def labels(self, outputs_BO: Tensor) -> list[str]:
+        """Turn outputs into labels as they are written."""
+        ...
+
+    def measure(self, predicted: Sequence[Any], wanted: Sequence[str]) -> dict[str, Measure]:
+        """Score predictions, of whatever kind :meth:`predictions` gives."""
         ...
 
     def facts(self) -> dict[str, Any]:
@@ -97,10 +102,13 @@ class Classes:
     def loss(self, outputs_BO: Tensor, targets_B: Tensor, smoothing: float) -> Loss:
         return cross_entropy(outputs_BO, targets_B, smoothing)
 
-    def labels(self, outputs_BO: Tensor) -> list[str]:
+    def predictions(self, outputs_BO: Tensor) -> list[str]:
         return [self.names[place] for place in outputs_BO.argmax(-1).tolist()]
 
-    def measure(self, predicted: Sequence[str], wanted: Sequence[str]) -> dict[str, Measure]:
+    def labels(self, outputs_BO: Tensor) -> list[str]:
+        return self.predictions(outputs_BO)
+
+    def measure(self, predicted: Sequence[Any], wanted: Sequence[str]) -> dict[str, Measure]:
         return metrics.classes(predicted, wanted)
 
     def facts(self) -> dict[str, Any]:
@@ -125,7 +133,10 @@ class Numbers:
     def fit(labels: Sequence[str], where: Sequence[str]) -> Numbers:
         """Find mean and deviation of the training part."""
         values = _numbers(labels, where)
-        deviation = float(np.std(values))
+        with np.errstate(over="ignore"):
+            deviation = float(np.std(values))
+        if not np.isfinite(deviation):
+            raise DataError("numbers too large to have a deviation", where=where[0], mend="scale them down")
         if not deviation:
             raise DataError(f"all numbers are {labels[0]}", where=where[0], mend="give texts with different ones")
         return Numbers(float(np.mean(values)), deviation)
@@ -141,10 +152,15 @@ class Numbers:
         squares = (outputs_BO[:, 0] - targets_B).square().sum()
         return Loss(squares, squares.detach())
 
-    def labels(self, outputs_BO: Tensor) -> list[str]:
-        return [f"{self.mean + self.deviation * value:.4f}" for value in outputs_BO[:, 0].tolist()]
+    def predictions(self, outputs_BO: Tensor) -> list[float]:
+        return [self.mean + self.deviation * value for value in outputs_BO[:, 0].tolist()]
 
-    def measure(self, predicted: Sequence[str], wanted: Sequence[str]) -> dict[str, Measure]:
+    def labels(self, outputs_BO: Tensor) -> list[str]:
+        # Down to a ten-thousandth of the deviation, whatever the size of the numbers is.
+        decimals = 4 - math.floor(math.log10(self.deviation))
+        return [repr(round(value, decimals) + 0.0) for value in self.predictions(outputs_BO)]  # + 0.0: no minus zero
+
+    def measure(self, predicted: Sequence[Any], wanted: Sequence[str]) -> dict[str, Measure]:
         return metrics.numbers([float(one) for one in predicted], [float(one) for one in wanted])
 
     def facts(self) -> dict[str, Any]:
@@ -187,10 +203,11 @@ def objective(task: str, facts: Mapping[str, Any], where: str) -> Classes | Numb
                 raise TypeError
             return Classes(tuple(names))
         mean, deviation = facts["mean"], facts["deviation"]
-        if not all(type(value) in (int, float) for value in (mean, deviation)):
+        is_number = all(type(value) in (int, float) and math.isfinite(value) for value in (mean, deviation))
+        if not is_number or deviation <= 0:
             raise TypeError
         return Numbers(float(mean), float(deviation))
-    except (KeyError, TypeError) as error:
+    except (KeyError, OverflowError, TypeError) as error:
         raise ConfigError("labels are not as they are written", where=where) from error
 
 

@@ -79,8 +79,8 @@ def _predict(labeller: Labeller, of: Layout, path: str) -> tuple[list[str], int]
         seen.add(key)
     rows = labeller.tokenizer.encode_all([tuple(pair.source.split(BETWEEN)) for pair in found.pairs])
     too_long = sum(len(ids) > labeller.max_tokens for ids, _ in rows)
-    labels = labeller.goal.labels(labeller.outputs([cut(row, labeller.max_tokens) for row in rows]))
+    predicted = labeller.goal.predictions(labeller.outputs([cut(row, labeller.max_tokens) for row in rows]))
     if not of.labels:
         least, most = of.bounds
-        labels = [f"{min(max(float(label), least), most):.3f}" for label in labels]
-    return [f"{key}\t{label}" for key, label in zip(found.keys, labels, strict=True)], too_long
+        predicted = [f"{min(max(float(one), least), most):.3f}" for one in predicted]
+    return [f"{key}\t{label}" for key, label in zip(found.keys, predicted, strict=True)], too_long
