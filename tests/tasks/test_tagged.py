@@ -5,17 +5,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 import regard
 from regard.attention import Segments
 from regard.data import read_pairs
+from regard.data.tokenizer import Tokenizer
 from regard.errors import DataError, UsageError
 from regard.metrics.labels import spans, tagging
 from regard.tasks.corpus import PairData
 from regard.tasks.encoders import LabelTokenizerConfig
+from regard.tasks.labeller import TextPairs
 from regard.tasks.tagged import TaggedConfig, TaggedTask
-from regard.tasks.tagger import Tagger
+from regard.tasks.tagger import Tagger, encode_words
 from regard.training import recipe, run
 
 TINY = {"family": "bert", "embed_dim": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 32}
@@ -88,7 +92,8 @@ def test_the_loss_is_over_the_first_token_of_each_word(tmp_path: Path) -> None:
         ids, tags = [task.tokenizer.inner.token_to_id("<s>")], []
         for word, tag in zip(task.words["training"][n], task.tags["training"][n], strict=True):
             tags.append((len(ids), task.names.index(tag)))
-            ids += task.tokenizer.inner.encode(word, add_special_tokens=False).ids
+            part = word if len(ids) == 1 else f" {word}"
+            ids += task.tokenizer.inner.encode(part, add_special_tokens=False).ids
         ids.append(task.tokenizer.inner.token_to_id("</s>"))
         logp = model(torch.tensor(ids), Segments.ragged([len(ids)])).detach().log_softmax(-1)
         want -= sum(float(logp[row, tag]) for row, tag in tags)
@@ -96,6 +101,71 @@ def test_the_loss_is_over_the_first_token_of_each_word(tmp_path: Path) -> None:
     assert float(task.loss(model, batch).report) == pytest.approx(want, rel=1e-6)
     assert task.count(batch) == words
     assert task.tokens(batch) > words
+
+
+def as_roberta(texts: list[str], prefix: bool) -> TextPairs:
+    inner = Tokenizer.train(texts, "byte-bpe", 400).inner
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+    start, end = (("<s>", inner.token_to_id("<s>")), ("</s>", inner.token_to_id("</s>")))
+    inner.post_processor = processors.RobertaProcessing(end, start, trim_offsets=True, add_prefix_space=prefix)
+    return TextPairs(inner)
+
+
+def as_llama(texts: list[str]) -> TextPairs:
+    """No words are cut apart beforehand, so a token may reach from one into the next."""
+    inner = tokenizers.Tokenizer(models.BPE())
+    inner.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    inner.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    inner.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=300, show_progress=False))
+    return TextPairs(inner)
+
+
+KINDS = ("byte-bpe", "bpe", "unigram", "wordpiece", "characters", "whitespace")
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "roberta", "roberta with a space", "llama"])
+def test_words_are_read_as_in_a_text(kind: str) -> None:
+    draws = random.Random(7)
+    made = ["".join(draws.choices("abcdé", k=draws.randint(1, 6))) for _ in range(50)]
+    lines = [draws.choices(made, k=8) for _ in range(300)]
+    texts = [" ".join(words) for words in lines]
+    if kind == "llama":
+        tokenizer = as_llama(texts)
+    elif kind.startswith("roberta"):
+        tokenizer = as_roberta(texts, prefix="space" in kind)
+    else:
+        tokenizer = TextPairs.around(Tokenizer.train(texts, kind, 400))  # type: ignore[arg-type]
+    rows = encode_words(tokenizer, lines)
+    for (ids, firsts), words, (whole, _) in zip(
+        rows, lines, tokenizer.encode_all([(text,) for text in texts]), strict=True
+    ):
+        assert ids.tolist() == whole.tolist()
+        ends = [*firsts[1:], len(ids)]
+        for word, first, end in zip(words, firsts, ends, strict=True):
+            text = tokenizer.inner.decode(ids[first : max(end, first + 1)].tolist(), skip_special_tokens=True)
+            if kind == "llama":  # the token at the seam belongs to both
+                assert word in text + tokenizer.inner.decode([int(ids[min(end, len(ids) - 1)])])
+            else:
+                assert text.strip() == word
+    if kind in ("byte-bpe", "roberta"):  # tokens with the space before them are used, of all words but the first
+        whole = {token for ids, _ in rows for token in ids.tolist()}
+        assert sum(tokenizer.inner.id_to_token(token).startswith("Ġ") for token in whole) > 40
+    (together, _), (apart, _) = encode_words(tokenizer, [["abcd"], ["ab", "cd"]])
+    assert together.tolist() != apart.tolist()
+
+
+def test_words_are_found_again_behind_a_normalizer() -> None:
+    inner = Tokenizer.train(["cafe of the film"], "wordpiece", 300).inner
+    inner.normalizer = normalizers.BertNormalizer(clean_text=True, strip_accents=True, lowercase=True)
+    ((ids, firsts),) = encode_words(TextPairs(inner), [["\u200b", "CAFE\u0301", "of", "Ⓕ", "the\u00ad"]])
+    assert firsts[0] == -1
+    pieces = [inner.id_to_token(token) for token in ids]
+    assert [pieces[first] for first in firsts[1:]] == ["cafe", "of", "<unk>", "the"]
+    inner.normalizer = normalizers.NFKC()
+    inner.pre_tokenizer = pre_tokenizers.Whitespace()
+    (ids, firsts), (_, none) = encode_words(TextPairs(inner), [["ﬁlm", "\uff4f\uff46", "the"], []])
+    assert len(none) == 0
+    assert [inner.id_to_token(ids[first]) for first in firsts] == ["film", "of", "the"]
 
 
 def test_words_beyond_the_cut_have_no_label_and_are_outside(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from regard.attention import Segments, record
@@ -153,8 +154,10 @@ def _encoded(product: Labeller | Tagger | Embedder | Filler, text: str, language
         best = {f"mask {n}: {one.text.strip()}": one.probability for n, (one, *_) in enumerate(filled.masks, 1)}
         return _Read(tokens, pieces, filled.text, partial(product.read, language=language), lambda _: best)
     if isinstance(product, Tagger):
-        one = product.tokenizer.inner.encode(text.split(), is_pretokenized=True)
-        return _Read(one.ids, tuple(one.tokens), " ".join(product.tag([text])[0]), product.model, _tags(product, text))
+        ((ids, firsts),) = encode_words(product.tokenizer, [text.split()])
+        tokens, output = ids.tolist(), " ".join(product.tag([text])[0])
+        pieces = tuple(product.tokenizer.inner.id_to_token(token) or "" for token in tokens)
+        return _Read(tokens, pieces, output, product.model, partial(_tags, firsts))
     if isinstance(product, Embedder):
         one = product.tokenizer.encode(text)
         return _Read(one.ids, tuple(one.tokens), "", product.model, lambda _: {})
@@ -163,15 +166,10 @@ def _encoded(product: Labeller | Tagger | Embedder | Filler, text: str, language
     return _Read(one.ids, tuple(one.tokens), label.label, run, lambda _: scores)
 
 
-def _tags(product: Tagger, text: str) -> Callable[[torch.Tensor], dict[str, float]]:
+def _tags(firsts: np.ndarray, logits_NV: torch.Tensor) -> dict[str, float]:
     """Average the probabilities of the words' tags."""
-    ((_, firsts),) = encode_words(product.tokenizer, [text.split()])
-
-    def scores(logits_NV: torch.Tensor) -> dict[str, float]:
-        best_M = logits_NV[torch.from_numpy(firsts[firsts >= 0]).to(logits_NV.device)].double().softmax(-1).amax(-1)
-        return {"mean probability of the tags": float(best_M.mean())} if len(best_M) else {}
-
-    return scores
+    best_M = logits_NV[torch.from_numpy(firsts[firsts >= 0]).to(logits_NV.device)].double().softmax(-1).amax(-1)
+    return {"mean probability of the tags": float(best_M.mean())} if len(best_M) else {}
 
 
 def _told(model: Bert, language: str) -> Callable[[torch.Tensor, Segments], Any]:

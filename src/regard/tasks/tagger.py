@@ -22,6 +22,9 @@ OUTSIDE = "O"
 def encode_words(tokenizer: TextPairs, sentences: Sequence[Sequence[str]]) -> list[tuple[np.ndarray, np.ndarray]]:
     """Turn sentences of words into tokens.
 
+    Words are read as a text with spaces between, so that a tokenizer sees where they end, as in the texts that it and
+    an encoder were trained on. The space before a word is part of it: many tokenizers make one token of the two.
+
     Args:
         tokenizer: The tokenizer.
         sentences: Words of each.
@@ -31,12 +34,14 @@ def encode_words(tokenizer: TextPairs, sentences: Sequence[Sequence[str]]) -> li
     """
     rows = []
     for words, one in zip(
-        sentences, tokenizer.inner.encode_batch(list(map(list, sentences)), is_pretokenized=True), strict=True
+        sentences, tokenizer.inner.encode_batch([" ".join(words) for words in sentences]), strict=True
     ):
+        sizes = np.array([len(word) + (place > 0) for place, word in enumerate(words)], np.int64)
+        word_of = np.repeat(np.arange(len(words)), sizes)
         firsts = np.full(len(words), -1)
-        for place, word in enumerate(one.word_ids):
-            if word is not None and firsts[word] < 0:
-                firsts[word] = place
+        # From the end, so that a word's first token is written last. What stands around the text comes of no character.
+        for place, (begin, end) in reversed([*enumerate(one.offsets)]):
+            firsts[word_of[begin:end]] = place
         rows.append((np.array(one.ids, np.int64), firsts))
     return rows
 
