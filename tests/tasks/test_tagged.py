@@ -84,6 +84,60 @@ def test_spans_are_those_of_seqeval(seed: int) -> None:
     assert found["accuracy"].value == pytest.approx(accuracy_score(wanted, predicted))
 
 
+def drawn_spans(draws: random.Random, forms: str) -> list[str]:
+    """Well-formed tags; of the forms the first begins a span, then inside, the last word, and a word alone."""
+    begin, inside, last, alone = forms
+    tags: list[str] = []
+    for _ in range(draws.randint(1, 6)):
+        kind, size = draws.choice("ab"), draws.randint(0, 4)
+        whole = [f"{begin}-{kind}", *[f"{inside}-{kind}"] * (size - 2), f"{last}-{kind}"]
+        tags += whole if size > 1 else [f"{alone}-{kind}"] if size else ["O"]
+    return tags
+
+
+@pytest.mark.parametrize("forms", ["BIES", "BILU"])
+def test_spans_with_marked_ends_are_those_of_seqeval(forms: str) -> None:
+    from seqeval.metrics import f1_score
+    from seqeval.metrics.sequence_labeling import get_entities
+    from seqeval.scheme import BILOU, IOBES
+
+    draws = random.Random(11)
+    wanted = [drawn_spans(draws, forms) for _ in range(60)]
+    predicted = []
+    for tags in wanted:  # the second half of each is another sentence's
+        half, other = len(tags) // 2, drawn_spans(draws, forms)
+        cut = next((n for n in range(half, len(tags)) if tags[n][0] in ("O", forms[0], forms[3])), len(tags))
+        predicted.append([*tags[:cut], *other, *["O"] * len(tags)][: len(tags)])
+        if predicted[-1][-1][0] in forms[:2]:
+            predicted[-1] = tags
+    scheme = {"BIES": IOBES, "BILU": BILOU}[forms]
+    theirs = f1_score(wanted, predicted, mode="strict", scheme=scheme)
+    assert 0.3 < theirs < 0.95
+    assert tagging(predicted, wanted)["span_f1"].value == pytest.approx(theirs)
+    # Tags in any order, as an untrained model gives them: as seqeval reads them without a scheme, which knows E and S.
+    names = ["O", "O", *(f"{form}-{kind}" for form in "BIES" for kind in "ab")]
+    as_bilou = str.maketrans("ES", "LU") if forms == "BILU" else {}
+    for _ in range(300):
+        tags = draws.choices(names, k=draws.randint(1, 12))
+        found = spans([tag.translate(as_bilou) for tag in tags])
+        assert found == {(kind, start, end + 1) for kind, start, end in get_entities(tags)}
+
+
+def test_parts_of_speech_are_scored_by_accuracy(tmp_path: Path) -> None:
+    table = [(words, ["PRON", "VERB", *["PROPN"] * (len(words) - 4), "ADV", "NUM"]) for words, _ in sentences()]
+    # That there are spans is seen in training alone.
+    write(tmp_path, [(["odd", "one"], ["B-x", "I-x"])]).rename(tmp_path / "test.conll")
+    data = PairData(str(write(tmp_path, table)), test=str(tmp_path / "test.conll"), max_tokens=40)
+    task = TaggedTask.prepare(TaggedConfig(data=data, model=TINY), 5, tmp_path, True)
+    model, device = task.build(), torch.device("cpu")
+    assert task.monitor == "accuracy"
+    assert {*task.validate(model, device)} == {"loss", "accuracy"}
+    evaluated = task.test(task.product(model, device))
+    assert [*evaluated.measures] == ["accuracy"]
+    assert all([*of] == ["accuracy"] for of in task.baselines(evaluated).values())
+    assert make_task(tmp_path).monitor == "span_f1"
+
+
 def test_the_loss_is_over_the_first_token_of_each_word(tmp_path: Path) -> None:
     task = make_task(tmp_path)
     model = task.build().double().eval()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -91,10 +91,23 @@ def numbers(predicted: Sequence[float], wanted: Sequence[float]) -> dict[str, Me
     }
 
 
-def spans(tags: Sequence[str]) -> set[tuple[str, int, int]]:
-    """Find the spans that tags of the forms B-type, I-type and O mark.
+def marks_spans(names: Iterable[str]) -> bool:
+    """Say whether tags mark spans, as those of entities do, or label words alone, as parts of speech do.
 
-    A span begins at B-, or at I- behind another type or none (as in the evaluation script of CoNLL-2003).
+    Args:
+        names: The tags that there are.
+
+    Returns:
+        Whether one is of the form B-type or I-type.
+    """
+    return any(name.startswith(("B-", "I-")) for name in names)
+
+
+def spans(tags: Sequence[str]) -> set[tuple[str, int, int]]:
+    """Find the spans that tags mark: B-type, I-type and O, besides E- and S- (BIOES) or L- and U- (BILOU).
+
+    A span begins at B-, S- or U-, or at any other behind another type or none (as in the evaluation script of
+    CoNLL-2003); it ends with E-, L-, S- or U-, or where the next tag does not go on with its type.
 
     Args:
         tags: Of the words of one sentence.
@@ -105,24 +118,30 @@ def spans(tags: Sequence[str]) -> set[tuple[str, int, int]]:
     found: set[tuple[str, int, int]] = set()
     start, kind = 0, ""
     for place, tag in enumerate([*tags, "O"]):
-        begins, _, type_ = tag.partition("-")
-        goes_on = begins == "I" and type_ == kind and kind != ""
+        form, _, type_ = tag.partition("-")
+        goes_on = form in ("I", "E", "L") and type_ == kind and kind != ""
         if kind and not goes_on:
             found.add((kind, start, place))
         if not goes_on:
-            start, kind = place, type_ if begins in ("B", "I") else ""
+            start, kind = place, type_ if form in ("B", "I", "E", "L", "S", "U") else ""
+        if kind and form in ("E", "L", "S", "U"):
+            found.add((kind, start, place + 1))
+            kind = ""
     return found
 
 
-def tagging(predicted: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]]) -> dict[str, Measure]:
+def tagging(
+    predicted: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]], has_spans: bool = True
+) -> dict[str, Measure]:
     """Score tags of words: F1 of whole spans over all sentences, and the share of right tags.
 
     Args:
         predicted: Tags of each sentence by the model.
         wanted: The right ones.
+        has_spans: Whether there are spans to score; see :func:`marks_spans`.
 
     Returns:
-        ``span_f1``, zero where there is no span, and ``accuracy``.
+        ``span_f1`` of tags with spans, zero where there is none here, and ``accuracy``.
 
     Raises:
         DataError: The two differ in number, or are empty.
@@ -134,12 +153,12 @@ def tagging(predicted: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]])
         found, needed = spans(one), spans(other)
         right, said, there = right + len(found & needed), said + len(found), there + len(needed)
         hits, words = hits + sum(a == b for a, b in zip(one, other, strict=True)), words + len(other)
+    accuracy = {"accuracy": Measure("accuracy", hits / words, f"accuracy|words:{words}|version:regard-1")}
+    if not has_spans:
+        return accuracy
     f1 = 2 * right / (said + there) if said + there else 0.0
     how = f"n:{len(wanted)}|spans:{there}|version:regard-1"
-    return {
-        "span_f1": Measure("span_f1", f1, f"span_f1|exact spans and types|{how}"),
-        "accuracy": Measure("accuracy", hits / words, f"accuracy|words:{words}|version:regard-1"),
-    }
+    return {"span_f1": Measure("span_f1", f1, f"span_f1|exact spans and types|{how}"), **accuracy}
 
 
 def _correlation(x: np.ndarray, y: np.ndarray) -> float:

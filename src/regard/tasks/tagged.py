@@ -19,7 +19,7 @@ from regard.attention import Segments
 from regard.data import Pair
 from regard.data.batching import Order, like_lengths
 from regard.errors import DataError
-from regard.metrics.labels import tagging
+from regard.metrics.labels import marks_spans, tagging
 from regard.metrics.measure import Measure
 from regard.models.bert import Bert
 from regard.models.labelled import Tagged
@@ -94,7 +94,6 @@ class TaggedTask(Task):
         DataError: A sentence has more or fewer tags than words.
     """
 
-    monitor = "span_f1"
     higher_is_better = True
     unit = "word"
 
@@ -108,7 +107,11 @@ class TaggedTask(Task):
         self.tags = {part: _tags(pairs, self.words[part]) for part, pairs in self._parts().items()}
         self.names = tuple(sorted({tag for tags in self.tags["training"] for tag in tags}))
         if not any(name != OUTSIDE for name in self.names):
-            raise DataError("no word has a tag", where=config.data.train, mend="tags are B-type, I-type and O")
+            raise DataError(
+                "no word has a tag", where=config.data.train, mend="tags are B-type, I-type and O, or parts of speech"
+            )
+        self.has_spans = marks_spans(self.names)
+        self.monitor = "span_f1" if self.has_spans else "accuracy"
         self.rows = {part: self._encoded(part) for part in self.words}
         index = {name: place for place, name in enumerate(self.names)}
         # A tag that the training part lacks has no number: no loss is computed of it, and it counts as missed.
@@ -192,7 +195,7 @@ class TaggedTask(Task):
                 batch = self._batch(part, indices)
                 total += float(self.loss(model, batch.to(device)).report)
                 count += self.count(batch)
-        measures = tagging(self._predicted(product, part), self.tags[part])
+        measures = tagging(self._predicted(product, part), self.tags[part], self.has_spans)
         return {"loss": total / max(count, 1), **{name: one.value for name, one in measures.items()}}
 
     def test(self, product: Tagger) -> Evaluated:
@@ -200,7 +203,8 @@ class TaggedTask(Task):
         predicted = self._predicted(product, "test")
         wanted = [[" ".join(tags)] for tags in self.tags["test"]]
         sources = [" ".join(words) for words in self.words["test"]]
-        return Evaluated(tagging(predicted, self.tags["test"]), sources, wanted, [" ".join(tags) for tags in predicted])
+        measures = tagging(predicted, self.tags["test"], self.has_spans)
+        return Evaluated(measures, sources, wanted, [" ".join(tags) for tags in predicted])
 
     def baselines(self, evaluated: Evaluated) -> dict[str, dict[str, Measure]]:
         """Score a dictionary, each word's commonest tag in the training part, on the same sentences."""
@@ -210,7 +214,7 @@ class TaggedTask(Task):
                 counts[word.casefold()][tag] += 1
         known = {word: of.most_common(1)[0][0] for word, of in counts.items()}
         looked_up = [[known.get(word.casefold(), OUTSIDE) for word in words] for words in self.words["test"]]
-        return {"each word's commonest tag": tagging(looked_up, self.tags["test"])}
+        return {"each word's commonest tag": tagging(looked_up, self.tags["test"], self.has_spans)}
 
     def signature(self) -> str:
         """Say what the scores depend on besides the model."""
