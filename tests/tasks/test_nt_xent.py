@@ -50,6 +50,17 @@ def test_gradient() -> None:
     torch.autograd.gradcheck(lambda a, b: nt_xent(a, b, TAU).sum, (first, second))
 
 
+def test_is_the_same_under_autocast() -> None:
+    def computed(is_narrow: bool) -> tuple[Tensor, ...]:
+        first, second = (one.float().requires_grad_() for one in views(7))
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_narrow):
+            total = nt_xent(first, second, 0.05).sum
+        return total, *torch.autograd.grad(total, (first, second))
+
+    for one, other in zip(computed(True), computed(False), strict=True):
+        assert torch.equal(one, other)
+
+
 def test_scale_of_a_vector_does_not_matter() -> None:
     first, second = views(5)
     grown = nt_xent(first * torch.arange(1.0, 6.0)[:, None], second, TAU).sum

@@ -32,6 +32,16 @@ def test_neighbours_are_scikit_learns(k: int) -> None:
     assert (found.numpy() == near.predict(queries.double()))[decided].all()
 
 
+def test_neighbours_are_the_same_under_autocast() -> None:
+    (known, classes), (queries, _) = clouds(300, 0), clouds(200, 1)
+    # Vectors of nearly one direction, as those of an encoder at the start of its training.
+    known, queries = (torch.nn.functional.normalize(10_000 + part, dim=-1) for part in (known, queries))
+    found = nearest_classes(known, classes, queries, CLASSES, 3)
+    assert len(found.unique()) == CLASSES
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(nearest_classes(known, classes, queries, CLASSES, 3), found)
+
+
 def test_of_equal_votes_the_nearest_wins() -> None:
     known, classes = torch.tensor([[0.0], [1.0], [3.0], [4.0]]), torch.tensor([1, 0, 0, 1])
     assert nearest_classes(known, classes, torch.tensor([[0.4], [0.6]]), 2, 2).tolist() == [1, 0]

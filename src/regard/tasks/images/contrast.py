@@ -105,7 +105,8 @@ def nt_xent(first_BD: Tensor, second_BD: Tensor, temperature: float) -> Loss:
     wide = torch.promote_types(first_BD.dtype, torch.float32)
     own_ND = torch.nn.functional.normalize(torch.cat([first_BD, second_BD]).to(wide), dim=-1)
     all_MD, first = _of_all(own_ND)
-    scores_NM = own_ND @ all_MD.T / temperature
+    with torch.autocast(own_ND.device.type, enabled=False):  # which would make even this product narrow
+        scores_NM = own_ND @ all_MD.T / temperature
     places = torch.arange(len(own_ND), device=own_ND.device)
     scores_NM = scores_NM.masked_fill(
         places[:, None] + first == torch.arange(len(all_MD), device=places.device), -torch.inf

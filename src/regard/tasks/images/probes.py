@@ -32,8 +32,10 @@ def nearest_classes(known_BD: Tensor, classes_B: Tensor, queries_BD: Tensor, num
     known_BD, found = known_BD.float(), list[Tensor]()
     lengths_B, k = known_BD.square().sum(-1), min(k, len(known_BD))
     for rows_BD in queries_BD.float().split(_ROWS):
-        # The query's own length is the same for all neighbours, so it decides nothing.
-        nearest = (lengths_B - 2 * rows_BD @ known_BD.T).topk(k, largest=False).indices
+        # Autocast would make the product narrow, and vectors that are near together as good as equal.
+        with torch.autocast(known_BD.device.type, enabled=False):
+            # The query's own length is the same for all neighbours, so it decides nothing.
+            nearest = (lengths_B - 2 * rows_BD @ known_BD.T).topk(k, largest=False).indices
         # An earlier neighbour counts a little more: ties go to the nearest.
         votes = 1 + torch.arange(k, 0, -1, device=known_BD.device) / (k * (k + 1))
         counts_BV = torch.zeros(len(rows_BD), num_classes, device=known_BD.device)
