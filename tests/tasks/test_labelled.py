@@ -186,6 +186,22 @@ def test_ridge_on_words_is_that_of_the_library() -> None:
     assert np.allclose(bag(texts).numpy(), tried[min(errors, key=errors.get)], atol=1e-6)
 
 
+@pytest.mark.parametrize("order", ["sorted", "in turn"])
+def test_ridge_on_words_is_fit_on_texts_of_all_classes(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    draws = random.Random(5)
+    words = [GOOD, BAD, ["green", "red", "blue", "grey"], ["one", "two", "three", "four"]]
+    texts = [(" ".join(draws.choices(words[n], k=3)), n) for n in [*range(4)] * 100]
+    if order == "sorted":
+        texts.sort(key=lambda one: one[1])
+    targets_BO = torch.nn.functional.one_hot(torch.tensor([n for _, n in texts]), 4).double()
+    monkeypatch.setattr(BagOfWords, "MOST_TEXTS", 100)
+    bag = BagOfWords.fit([text for text, _ in texts], targets_BO, [text for text, _ in texts], targets_BO)
+    right = bag([text for text, _ in texts]).argmax(-1) == targets_BO.argmax(-1)
+    assert right.all()
+    again = BagOfWords.fit([text for text, _ in texts], targets_BO, [text for text, _ in texts], targets_BO)
+    assert torch.equal(again.weight_VO, bag.weight_VO)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("goals", ["classify", "regress"])
 def test_a_run_learns_what_words_alone_do_not_tell_and_can_be_used(goals: str, tmp_path: Path) -> None:

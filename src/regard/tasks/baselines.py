@@ -87,7 +87,7 @@ class BagOfWords:
     Source: Hoerl & Kennard 1970.
     """
 
-    # Beyond this many training texts the first are taken: the dual form solves a system of that size.
+    # Of more training texts so many are drawn: the dual form solves a system of that size.
     MOST_TEXTS = 12_000
 
     def __init__(self, index: dict[str, int], idf_V: Tensor, weight_VO: Tensor, mean_O: Tensor) -> None:
@@ -106,7 +106,10 @@ class BagOfWords:
         Returns:
             The regression.
         """
-        texts, targets_BO = texts[: BagOfWords.MOST_TEXTS], targets_BO[: BagOfWords.MOST_TEXTS]
+        # Drawn, since files may be sorted by class, or have classes in turn; always alike.
+        shuffled = np.random.Generator(np.random.Philox(key=1)).permutation(len(texts))
+        drawn = np.sort(shuffled[: BagOfWords.MOST_TEXTS])
+        texts, targets_BO = [texts[place] for place in drawn], targets_BO[torch.from_numpy(drawn)]
         counts = Counter(term for text in texts for term in set(_terms(text)))
         index = {term: place for place, (term, count) in enumerate(counts.items()) if count > 1}
         index = {term: place for place, term in enumerate(index)}
