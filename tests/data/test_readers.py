@@ -428,8 +428,11 @@ def test_two_columns_are_two_texts(tmp_path: Path, kind: str) -> None:
     ]
     path = two_texts(tmp_path / f"p{kind}", rows)
     found = read_pairs(path, source="premise, hypo", target="label")
-    second = "D\tC" if kind == ".tsv" else "D d\tC"
-    assert [(one.source, one.target) for one in found] == [('A, a\t"B", he said', "yes"), (second, "no")]
+    assert [(one.texts, one.target) for one in found] == [
+        (("A, a", '"B", he said'), "yes"),
+        ((rows[1]["premise"], "C"), "no"),
+    ]
+    assert found[0].source == 'A, a\t"B", he said'
     assert [one.source for one in read_pairs(path, source="a,b", target="label")] == ["first", "second"]
     with pytest.raises(DataError, match="3 columns for the source; name one text, or two"):
         read_pairs(path, source="premise,hypo,label", target="label")
@@ -440,8 +443,17 @@ def test_two_columns_are_two_texts(tmp_path: Path, kind: str) -> None:
         read_pairs(path, source="premise,hypo", target="label")
 
 
+@pytest.mark.parametrize("kind", [".csv", ".jsonl", ".parquet"])
+def test_a_tab_in_a_text_makes_no_second(tmp_path: Path, kind: str) -> None:
+    rows = [{"source": f"Reverse:\t{n}", "target": "yes"} for n in range(100)]
+    found = read_pairs(two_texts(tmp_path / f"p{kind}", rows))
+    assert [one.texts for one in found] == [(row["source"],) for row in rows]
+    splits = split_pairs(found, seed=4)  # what stands before the tab is no group
+    assert [len(splits.train), len(splits.dev), len(splits.test)] == [90, 5, 5]
+
+
 def test_texts_that_share_their_first_are_in_one_part() -> None:
-    pairs = [Pair(f"Premise {n // 3}\thypothesis {n}", "yes", n + 1) for n in range(300)]
+    pairs = [Pair.of((f"Premise {n // 3}", f"hypothesis {n}"), "yes", n + 1) for n in range(300)]
     splits = split_pairs(pairs, seed=4)
     first = [{pair.source.split("\t")[0] for pair in part} for part in (splits.train, splits.dev, splits.test)]
     assert [len(part) for part in first] == [90, 5, 5]

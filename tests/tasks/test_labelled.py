@@ -130,17 +130,37 @@ def test_the_loss_is_that_of_each_text_alone(goals: type, pooling: str, tmp_path
 
 
 def test_two_texts_are_told_apart_by_their_types(tmp_path: Path) -> None:
-    table = [(f"the {n} film|it was {n}", "yes" if n % 2 else "no") for n in range(200)]
+    table = [{"a": f"the {n} film\t", "b": f"it\twas {n}", "target": "yes" if n % 2 else "no"} for n in range(200)]
     path = tmp_path / "t.jsonl"
-    path.write_text("".join(json.dumps({"source": s.replace("|", "\t"), "target": t}) + "\n" for s, t in table))
-    config = LabelledConfig(LabelData(str(path), max_tokens=16), model=TINY)
+    path.write_text("".join(json.dumps(row) + "\n" for row in table))
+    config = LabelledConfig(LabelData(str(path), max_tokens=32, source="a,b"), model=TINY)
     task = LabelledTask.prepare(Classes, config, 5, tmp_path, True)
     ids, types = task.train[0]
+    row = table[task.corpus.train[0].line - 1]
+    ((used, _),) = task.tokenizer.encode_all([(row["a"], row["b"])])
+    assert ids.tolist() == used.tolist()
     middle = int(np.flatnonzero(types)[0])
     end = task.tokenizer.inner.token_to_id("</s>")
     assert types.tolist() == [0] * middle + [1] * (len(types) - middle)
     assert ids[middle - 1] == ids[-1] == end
     assert ids[0] == task.tokenizer.inner.token_to_id("<s>")
+
+
+def test_a_text_with_a_tab_is_read_in_training_as_in_use(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    table = [(f"film {n}\tof {n % 7}", "yes" if n % 2 else "no") for n in range(200)]
+    path.write_text("".join(json.dumps({"source": s, "target": t}) + "\n" for s, t in table))
+    config = LabelledConfig(LabelData(str(path), max_tokens=32), model=TINY)
+    task = LabelledTask.prepare(Classes, config, 5, tmp_path, True)
+    product = task.product(task.build(), torch.device("cpu"))
+    assert not any(types.any() for _, types in task.train)
+    evaluated = task.test(product)
+    assert evaluated.sources == [pair.source for pair in task.corpus.test]
+    wanted = [one.label for one in product.classify(evaluated.sources)]
+    assert evaluated.outputs == wanted
+    (ids, _), (used, _) = task.train[0], product.tokenizer.encode_all([(task.corpus.train[0].source,)])[0]
+    assert ids.tolist() == used.tolist()
+    assert set(task.baselines(evaluated)) == {"ridge on words", "the commonest class"}
 
 
 def test_long_texts_are_cut_counted_and_keep_their_end(tmp_path: Path) -> None:

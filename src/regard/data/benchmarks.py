@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from regard.data.examples import BETWEEN, Pair, check_text, find_column
+from regard.data.examples import Pair, check_text, find_column
 from regard.data.readers import TEXT_CAP_BYTES
 from regard.data.readers.text import empty_file, numbered_lines, shown
 from regard.errors import ConfigError, DataError
@@ -266,12 +266,12 @@ def read_published(path: str, columns: Columns, of: Layout, *, is_hidden: bool =
                 raise DataError("a row that lacks cells", where=where, mend="take the file as it is published")
             skipped += 1
             continue
-        source = BETWEEN.join(cells[: len(columns.texts)])
-        check_text(source, where=where, text_cap_bytes=TEXT_CAP_BYTES)
-        if not source.strip():
-            raise DataError("the text is empty", where=where, mend="take the file as it is published")
         named = cells[len(columns.texts)]
-        pairs.append(Pair(source, "" if is_hidden else check_label(named, of, where), number))
+        pair = Pair.of(cells[: len(columns.texts)], "" if is_hidden else check_label(named, of, where), number)
+        check_text(pair.source, where=where, text_cap_bytes=TEXT_CAP_BYTES)
+        if not pair.source.strip():
+            raise DataError("the text is empty", where=where, mend="take the file as it is published")
+        pairs.append(pair)
         keys.append(named if is_hidden else cells[-1])
     if not pairs:
         raise empty_file(path)

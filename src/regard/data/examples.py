@@ -2,11 +2,11 @@
 
 import difflib
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from regard.errors import DataError, FormatError
 
-BETWEEN = "\t"  # two texts of one row stand in one source, this between them
+_BETWEEN = "\t"  # two texts of one row stand in one source, this between them
 _SHOWN_NAMES = 8
 _SHOWN_CHARS = 40
 
@@ -19,18 +19,32 @@ class Pair:
         source: Text to read; never empty.
         target: Text to write; never empty.
         line: 1-based line (row in Parquet) where the pair starts in its file.
+        second_at: Where in the source the second of two texts begins; 0 for one text, which may hold tabs.
     """
 
     source: str
     target: str
     line: int
+    second_at: int = field(default=0, repr=False)
+
+    @staticmethod
+    def of(texts: Sequence[str], target: str, line: int) -> "Pair":
+        """Make a pair of a row's text, or of its two with a tab between, and their target."""
+        return Pair(_BETWEEN.join(texts), target, line, len(texts[0]) + len(_BETWEEN) if len(texts) > 1 else 0)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The text that the source is, or the two."""
+        if not self.second_at:
+            return (self.source,)
+        return self.source[: self.second_at - len(_BETWEEN)], self.source[self.second_at :]
 
 
-def make_pair(source: str, target: str, line: int, *, where: str, text_cap_bytes: int) -> Pair:
+def make_pair(texts: Sequence[str], target: str, line: int, *, where: str, text_cap_bytes: int) -> Pair:
     """Check both sides and join them.
 
     Args:
-        source: Text of the source side.
+        texts: Text of the source side, or the two that stand there.
         target: Text of the target side.
         line: 1-based line or row in the file.
         where: File and line, as an error should show it.
@@ -40,14 +54,17 @@ def make_pair(source: str, target: str, line: int, *, where: str, text_cap_bytes
         The pair, its texts unchanged.
 
     Raises:
-        DataError: A side is empty, only white space, or over the cap.
+        DataError: A side, or one of two texts, is empty or only white space; or a side is over the cap.
         FormatError: A side holds NUL or a lone surrogate.
     """
-    for side, text in (("source", source), ("target", target)):
+    if len(texts) > 1 and not all(text.strip() for text in texts):
+        raise DataError("one of two texts is empty", where=where, mend="fill it in or remove the row")
+    pair = Pair.of(texts, target, line)
+    for side, text in (("source", pair.source), ("target", target)):
         check_text(text, where=f"{where}, {side}", text_cap_bytes=text_cap_bytes)
         if not text or text.isspace():
             raise DataError(f"the {side} side is empty", where=where, mend="fill it in or remove the pair")
-    return Pair(source, target, line)
+    return pair
 
 
 def check_text(text: str, *, where: str, text_cap_bytes: int) -> None:
@@ -127,26 +144,6 @@ def source_names(known: Collection[str], wanted: str, *, where: str) -> list[str
     if len(names) > 2:
         raise DataError(f"{len(names)} columns for the source", where=where, mend="name one text, or two")
     return names
-
-
-def join_texts(texts: Sequence[str], *, where: str) -> str:
-    """Make one source of a row's text, or of its two; a tab inside one of two becomes a space.
-
-    Args:
-        texts: One or two.
-        where: File and line, as an error should show it.
-
-    Returns:
-        The source.
-
-    Raises:
-        DataError: One of two is empty.
-    """
-    if len(texts) == 1:
-        return texts[0]
-    if not all(text.strip() for text in texts):
-        raise DataError("one of two texts is empty", where=where, mend="fill it in or remove the row")
-    return BETWEEN.join(text.replace(BETWEEN, " ") for text in texts)
 
 
 def list_names(names: Sequence[str], wanted: str) -> str:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from regard.data.examples import BETWEEN, Pair
+from regard.data.examples import Pair
 from regard.errors import DataError
 
 MAX_PART_GROUPS = 2000
@@ -44,7 +44,7 @@ def by_source(pair: Pair) -> str:
     Returns:
         The group's key.
     """
-    return pair.source.partition(BETWEEN)[0].casefold()
+    return pair.texts[0].casefold()
 
 
 def split_pairs(pairs: Sequence[Pair], *, seed: int, group: Callable[[Pair], str] = by_source) -> Splits:

@@ -20,7 +20,6 @@ from regard.attention import Segments
 from regard.data import Pair
 from regard.data.batching import Order
 from regard.data.benchmarks import layout
-from regard.data.examples import BETWEEN
 from regard.errors import ConfigError
 from regard.layers.pooling import Pooling
 from regard.metrics.labels import positive_f1
@@ -169,7 +168,7 @@ class LabelledTask(Task):
         corpus = read_labelled(config.data, seed)
         where = [f"{corpus.origins[0][0]}, line {pair.line}" for pair in corpus.train]
         goal = goals.fit([pair.target for pair in corpus.train], where)
-        texts = (text for pair in corpus.train for text in pair.source.split(BETWEEN))
+        texts = (text for pair in corpus.train for text in pair.texts)
         kept = None if is_new else folder / "tokenizer.json"
         most = config.data.max_tokens
         begin = start(config.init, most, config.dropout, config.model, config.tokenizer, texts, kept)
@@ -266,7 +265,7 @@ class LabelledTask(Task):
             found["the commonest class"] = [Counter(labels).most_common(1)[0][0]] * len(wanted)
         else:
             found["the mean"] = [self.goal.mean] * len(wanted)
-        if any(BETWEEN in pair.source for pair in self.corpus.train):
+        if any(pair.second_at for pair in self.corpus.train):
             shared = self._shared([_two(source) for source in evaluated.sources])
             found["the words that both texts share"] = self.goal.predictions(shared)
         return {name: self._measure(predicted, wanted) for name, predicted in found.items()}
@@ -308,7 +307,7 @@ class LabelledTask(Task):
     def _rows(self, pairs: Sequence[Pair], part: str) -> list[tuple[np.ndarray, np.ndarray]]:
         """Tokenize texts; of long ones the beginning is read, and they are counted."""
         most = self.config.data.max_tokens
-        rows = self.tokenizer.encode_all([tuple(pair.source.split(BETWEEN, 1)) for pair in pairs])
+        rows = self.tokenizer.encode_all([pair.texts for pair in pairs])
         long = sum(len(ids) > most for ids, _ in rows)
         if long:
             self.notes.append(f"Of {long:,} {part} texts over {most} tokens the beginning is read.")
@@ -319,7 +318,7 @@ class LabelledTask(Task):
 
 
 def _shown(pair: Pair) -> str:
-    return pair.source.replace(BETWEEN, " | ")
+    return " | ".join(pair.texts)
 
 
 def _metrics(config: LabelledConfig, goal: Classes | Numbers) -> tuple[str, str]:

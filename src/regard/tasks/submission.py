@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regard.data.benchmarks import LAYOUTS, Layout, locate, read_published
-from regard.data.examples import BETWEEN
 from regard.errors import DataError, UsageError
 from regard.files import write_aside, writing
 from regard.tasks.labeller import Classes, Labeller, cut
@@ -77,7 +76,7 @@ def _predict(labeller: Labeller, of: Layout, path: str) -> tuple[list[str], int]
             what = f"the index {key[:20]!r} comes twice" if key in seen else f"{key[:20]!r} is no index"
             raise DataError(what, where=f"{path}, line {pair.line}", mend="take the file as it is published")
         seen.add(key)
-    rows = labeller.tokenizer.encode_all([tuple(pair.source.split(BETWEEN)) for pair in found.pairs])
+    rows = labeller.tokenizer.encode_all([pair.texts for pair in found.pairs])
     too_long = sum(len(ids) > labeller.max_tokens for ids, _ in rows)
     predicted = labeller.goal.predictions(labeller.outputs([cut(row, labeller.max_tokens) for row in rows]))
     if not of.labels:

@@ -33,7 +33,9 @@ def read_conll(path: str, *, source: str | None, target: str | None, text_cap_by
     def finish() -> None:
         if words:
             where = f"{shown(path)}, line {start}"
-            pairs.append(make_pair(" ".join(words), " ".join(tags), start, where=where, text_cap_bytes=text_cap_bytes))
+            pairs.append(
+                make_pair([" ".join(words)], " ".join(tags), start, where=where, text_cap_bytes=text_cap_bytes)
+            )
         words.clear()
         tags.clear()
 

@@ -2,7 +2,7 @@
 
 import csv
 
-from regard.data.examples import Pair, find_column, join_texts, make_pair, source_names
+from regard.data.examples import Pair, find_column, make_pair, source_names
 from regard.data.readers.text import empty_file, numbered_lines_with_ends, shown
 from regard.errors import DataError, FormatError
 
@@ -45,8 +45,8 @@ def read_csv(path: str, *, source: str | None, target: str | None, text_cap_byte
                 what, mend = f"{len(cells)} columns instead of {len(names)}", "quote cells that hold commas"
                 raise DataError(what, where=where, mend=mend)
             else:
-                text = join_texts([cells[place] for place in sources], where=where)
-                pairs.append(make_pair(text, cells[column], start, where=where, text_cap_bytes=text_cap_bytes))
+                texts = [cells[place] for place in sources]
+                pairs.append(make_pair(texts, cells[column], start, where=where, text_cap_bytes=text_cap_bytes))
             start = rows.line_num + 1
     except csv.Error as error:
         raise FormatError(f"not CSV ({error})", where=f"{shown(path)}, line {start}", mend="check the quotes") from None

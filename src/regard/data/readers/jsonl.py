@@ -2,7 +2,7 @@
 
 import json
 
-from regard.data.examples import Pair, join_texts, list_names, make_pair, source_names
+from regard.data.examples import Pair, list_names, make_pair, source_names
 from regard.data.readers.text import empty_file, numbered_lines, shown
 from regard.errors import DataError, FormatError
 
@@ -30,9 +30,9 @@ def read_jsonl(path: str, *, source: str | None, target: str | None, text_cap_by
         where = f"{shown(path)}, line {number}"
         value = _parse(line, where)
         names = source_names(value, source or "source", where=where)
-        text = join_texts([_string(value, name, where) for name in names], where=where)
+        texts = [_string(value, name, where) for name in names]
         wanted = _string(value, target or "target", where)
-        pairs.append(make_pair(text, wanted, number, where=where, text_cap_bytes=text_cap_bytes))
+        pairs.append(make_pair(texts, wanted, number, where=where, text_cap_bytes=text_cap_bytes))
     if not pairs:
         raise empty_file(path)
     return pairs

@@ -41,7 +41,7 @@ def read_parallel(source_path: str, target_path: str, *, text_cap_bytes: int) ->
                 )
             else:
                 where = f"{shown(source_path)} and {shown(target_path)}, line {counts[0]}"
-                pairs.append(make_pair(texts[0], texts[1], counts[0], where=where, text_cap_bytes=text_cap_bytes))
+                pairs.append(make_pair(texts[:1], texts[1], counts[0], where=where, text_cap_bytes=text_cap_bytes))
     for path, count in zip(paths, counts, strict=True):
         if not count:
             raise empty_file(path)

@@ -1,6 +1,6 @@
 """Parquet pairs, through the optional package pyarrow."""
 
-from regard.data.examples import Pair, find_column, join_texts, make_pair, source_names
+from regard.data.examples import Pair, find_column, make_pair, source_names
 from regard.data.readers.text import empty_file, opened, shown
 from regard.errors import DataError, FormatError, ResourceError
 
@@ -51,8 +51,7 @@ def read_parquet(path: str, *, source: str | None, target: str | None, text_cap_
                     for name, text in zip(wanted, (*texts, label), strict=True):
                         if text is None:
                             raise DataError(f"{name!r} is null", where=where, mend="fill it in or remove the row")
-                    text = join_texts(texts, where=where)
-                    pairs.append(make_pair(text, label, row, where=where, text_cap_bytes=text_cap_bytes))
+                    pairs.append(make_pair(texts, label, row, where=where, text_cap_bytes=text_cap_bytes))
         except UnicodeDecodeError as error:
             what = f"byte {error.start + 1} of a text is not UTF-8"
             rows = f"{shown(path)}, row {len(pairs) + 1} or one of the {_BATCH_ROWS - 1:,} after it"

@@ -1,6 +1,6 @@
 """Tab-separated pairs: no quoting, no escapes, a pair a line."""
 
-from regard.data.examples import Pair, find_column, join_texts, make_pair, source_names
+from regard.data.examples import Pair, find_column, make_pair, source_names
 from regard.data.readers.text import empty_file, numbered_lines, shown
 from regard.errors import DataError
 
@@ -45,8 +45,8 @@ def read_tsv(path: str, *, source: str | None, target: str | None, text_cap_byte
         if len(cells) != width:
             what = f"{len(cells)} columns instead of {width}" if line else "the line is blank"
             raise DataError(what, where=where, mend=mend if line else "remove it")
-        text = join_texts([cells[place] for place in sources], where=where)
-        pairs.append(make_pair(text, cells[column], number, where=where, text_cap_bytes=text_cap_bytes))
+        texts = [cells[place] for place in sources]
+        pairs.append(make_pair(texts, cells[column], number, where=where, text_cap_bytes=text_cap_bytes))
     if not pairs:
         raise empty_file(path)
     return pairs
