@@ -100,6 +100,27 @@ def test_a_group_larger_than_a_part_stays_in_train(seed: int) -> None:
     assert [len(part) for part in _parts(splits)] == [66, 2, 2]
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_train_keeps_an_example_of_every_class(seed: int) -> None:
+    rare = [Pair(f"rare {n}", f"class {n // 2}", n) for n in range(31)]  # two of each, and one alone
+    pairs = [*(Pair(f"s{n}", f"common {n % 2}", n) for n in range(269)), *rare]
+    splits = split_pairs(pairs, seed=seed, classes=True)
+    assert {pair.target for pair in splits.train} == {pair.target for pair in pairs}
+    assert [len(part) for part in _parts(splits)] == [270, 15, 15]
+    assert sorted(pair.source for part in _parts(splits) for pair in part) == sorted(pair.source for pair in pairs)
+    shuffled = random.Random(seed).sample(pairs, len(pairs))
+    again = split_pairs(shuffled, seed=seed, classes=True)
+    assert [set(part) for part in _parts(again)] == [set(part) for part in _parts(splits)]
+
+
+def test_common_classes_change_no_part() -> None:
+    pairs = [Pair(f"s{n}", f"{n % 3}", n) for n in range(400)]
+    assert split_pairs(pairs, seed=3, classes=True) == split_pairs(pairs, seed=3)
+    # Where every group is a class, some have to be dealt all the same.
+    lonely = [Pair(f"s{n}", f"{n}", n) for n in range(400)]
+    assert [len(part) for part in _parts(split_pairs(lonely, seed=3, classes=True))] == [360, 20, 20]
+
+
 def test_too_few_groups() -> None:
     with pytest.raises(DataError, match=r"19 groups .* too few .* \(20 are needed\); .* dev and test files"):
         split_pairs(_pairs(19, copies=50), seed=0)

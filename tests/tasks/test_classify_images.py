@@ -85,6 +85,15 @@ def test_a_share_keeps_every_class_and_is_nested(tmp_path: Path) -> None:
     assert names[0.01] < names[0.1] < names[1.0]
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_class_of_one_image_is_trained_on(seed: int, tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 255, (300, 4, 4), np.uint8)
+    np.savez(tmp_path / "bars.npz", images=images, labels=np.r_[np.arange(260) % 3, np.arange(3, 43)])
+    task = make_task(tmp_path, seed)
+    assert task.goal.num_outputs == 43
+    assert [len(part) for part in (task.corpus.train, task.corpus.dev, task.corpus.test)] == [270, 15, 15]
+
+
 def test_rates_fall_towards_the_input(tmp_path: Path) -> None:
     task = make_task(tmp_path, layer_decay=0.5)
     model = task.build()

@@ -12,6 +12,7 @@ from public_encoder import write_encoder
 
 import regard
 from regard.attention import Segments
+from regard.data import read_pairs, split_pairs
 from regard.errors import ConfigError, ContextError, DataError
 from regard.models.public import read_folder
 from regard.tasks.baselines import BagOfWords
@@ -58,6 +59,29 @@ def test_classes_are_those_of_the_training_part(tmp_path: Path) -> None:
         Classes.fit(["x", "x"], ["line 1", "line 2"])
     with pytest.raises(DataError, match="for numbers train regress"):
         Classes.fit([str(n) for n in range(3000)], ["line"] * 3000)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_class_of_one_example_is_trained_on(seed: int, tmp_path: Path) -> None:
+    rare = [(f"a film of its own {n}", f"class {n}") for n in range(30)]
+    path = tmp_path / "texts.tsv"
+    path.write_text("".join(f"{text}\t{label}\n" for text, label in [*rows(), *rare]))
+    config = LabelledConfig(LabelData(str(path), max_tokens=16), model=TINY)
+    task = LabelledTask.prepare(Classes, config, seed, tmp_path, True)
+    assert task.goal.num_outputs == 32
+    # A development file of one's own has the classes of training.
+    (tmp_path / "dev.tsv").write_text("a film\tgood\nno film\tmeh\n")
+    config = LabelledConfig(LabelData(str(path), dev=str(tmp_path / "dev.tsv")), model=TINY)
+    with pytest.raises(DataError, match="line 2: the class 'meh' is not in the training part"):
+        LabelledTask.prepare(Classes, config, seed, tmp_path, True)
+
+
+def test_numbers_are_dealt_as_they_come(tmp_path: Path) -> None:
+    path = tmp_path / "texts.tsv"
+    path.write_text("".join(f"{text}\t{n}\n" for n, (text, _) in enumerate(rows())))
+    task = LabelledTask.prepare(Numbers, LabelledConfig(LabelData(str(path)), model=TINY), 5, tmp_path, True)
+    splits = split_pairs(read_pairs(path), seed=5)
+    assert (task.corpus.train, task.corpus.dev, task.corpus.test) == (splits.train, splits.dev, splits.test)
 
 
 def test_numbers_are_centred(tmp_path: Path) -> None:

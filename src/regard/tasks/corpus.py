@@ -96,13 +96,14 @@ class Corpus:
         return state.hexdigest()
 
 
-def read_corpus(config: PairData, seed: int, labelled: bool = False) -> Corpus:
+def read_corpus(config: PairData, seed: int, labelled: bool = False, classes: bool = False) -> Corpus:
     """Read the data, splitting off what is not given.
 
     Args:
         config: Where it is.
         seed: Of the split.
         labelled: Targets are labels, which the parts share: of extra pairs the sources alone may give an answer away.
+        classes: Labels are classes: of each the training part keeps an example where parts are split off it.
 
     Returns:
         The three parts.
@@ -111,7 +112,7 @@ def read_corpus(config: PairData, seed: int, labelled: bool = False) -> Corpus:
         ConfigError: Parts are given for data that have their own.
         DataError: A file is bad, or too small to be split.
     """
-    corpus = _catalogued(config) if config.train.startswith(CATALOGUE) else _split(config, seed)
+    corpus = _catalogued(config) if config.train.startswith(CATALOGUE) else _split(config, seed, classes)
     if not config.extra and config.repeat == 1:
         return corpus
     held_out = {
@@ -147,7 +148,7 @@ def _catalogued(config: PairData) -> Corpus:
     return Corpus(train, dev, test, [_notice(name)], ((config.train, len(train)),))
 
 
-def _split(config: PairData, seed: int) -> Corpus:
+def _split(config: PairData, seed: int, classes: bool) -> Corpus:
     """Read files, splitting off what is not given."""
     columns = {"source": config.source, "target": config.target}
     train = read_pairs(config.train, **columns)
@@ -155,7 +156,7 @@ def _split(config: PairData, seed: int) -> Corpus:
     missing = [name for name, part in (("development", dev), ("test", test)) if not part]
     notes = []
     if missing:
-        splits = split_pairs(train, seed=seed)
+        splits = split_pairs(train, seed=seed, classes=classes)
         # What a file was given for stays in the training part.
         train = [*splits.train, *(splits.dev if dev else []), *(splits.test if test else [])]
         dev, test = dev or splits.dev, test or splits.test

@@ -165,7 +165,7 @@ class LabelledTask(Task):
         """
         if config.data.layout and (task := layout(config.data.layout).task) != goals.task:
             raise ConfigError(f"{config.data.layout} is no task of {goals.task}", mend=f"regard train {task}")
-        corpus = read_labelled(config.data, seed)
+        corpus = read_labelled(config.data, seed, goals is Classes)
         where = [f"{corpus.origins[0][0]}, line {pair.line}" for pair in corpus.train]
         goal = goals.fit([pair.target for pair in corpus.train], where)
         texts = (text for pair in corpus.train for text in pair.texts)

@@ -50,12 +50,13 @@ class LabelData(PairData):
             raise ConfigError(f"language is {self.language[:40]!r}", where="data", mend="write en, de, zh, …")
 
 
-def read_labelled(config: LabelData, seed: int) -> Corpus:
+def read_labelled(config: LabelData, seed: int, classes: bool = False) -> Corpus:
     """Read labelled texts and the further test files.
 
     Args:
         config: Where they are.
         seed: Of the split.
+        classes: Whether labels are classes; see :func:`regard.tasks.corpus.read_corpus`.
 
     Returns:
         All parts.
@@ -65,7 +66,7 @@ def read_labelled(config: LabelData, seed: int) -> Corpus:
         DataError: A file is bad.
     """
     of = layout(config.layout) if config.layout else None
-    corpus = _benchmark(config, of, seed) if of else read_corpus(config, seed, labelled=True)
+    corpus = _benchmark(config, of, seed, classes) if of else read_corpus(config, seed, True, classes)
     for name in corpus.others:
         if name in config.also_test:
             raise ConfigError(f"also_test has {name!r}, which is one of {config.layout}", where="data")
@@ -83,7 +84,7 @@ def _own(config: LabelData, path: str, of: Layout | None, part: str) -> tuple[li
     return checked, notes
 
 
-def _benchmark(config: LabelData, of: Layout, seed: int) -> Corpus:
+def _benchmark(config: LabelData, of: Layout, seed: int, classes: bool) -> Corpus:
     """Read a benchmark: what has public labels is scored, and chooses nothing."""
     folder = config.test or config.train
     if config.test:
@@ -103,7 +104,7 @@ def _benchmark(config: LabelData, of: Layout, seed: int) -> Corpus:
         dev = _by_language("", locate(folder, of.dev, of), of, config.language, notes)[""]
         chosen = f"{of.dev} ({config.language})"
     else:
-        splits = split_pairs(train, seed=seed)
+        splits = split_pairs(train, seed=seed, classes=classes)
         train, dev = [*splits.train, *splits.test], splits.dev
         chosen = f"a part split off {Path(path).name} by the first text, seed {seed}"
     scored = ", ".join(f"{file}{f' ({name})' if name else ''}" for name, file in of.tests.items())

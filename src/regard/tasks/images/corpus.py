@@ -155,7 +155,7 @@ def _read_files(
     dev, test = (read(path) if path else None for path in (config.dev, config.test))
     if dev is not None and test is not None:
         return train, dev, test, []
-    parts = split_keys(train.keys(), seed=seed, what="images")
+    parts = split_keys(train.keys(), seed=seed, what="images", classes=train.labels)
     missing = [name for name, part in (("development", dev), ("test", test)) if part is None]
     note = f"Split off {config.train} by image, copies together, seed {seed}: {' and '.join(missing)} part."
     # What a file was given for stays in the training part.
