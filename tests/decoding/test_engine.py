@@ -316,13 +316,17 @@ def in_graphs(model: Any) -> FixedSteps:
     return steps
 
 
+@pytest.mark.parametrize("runs_ahead", [False, True])
 @pytest.mark.parametrize("beam", [1, 3])
 @pytest.mark.parametrize("kind", ["gpt", "llama"])
-def test_a_captured_step_needs_its_memory_alone(kind: str, beam: int, captured: list[Recorded]) -> None:
+def test_a_captured_step_needs_its_memory_alone(
+    kind: str, beam: int, runs_ahead: bool, captured: list[Recorded], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Texts that join, leave and share what they have in common, in any order."""
     g, options = generator(kind), {"beam": beam, "length_penalty": 0.0}
-    steps = in_graphs(laid_together(g.model))
-    assert written(g, 3, steps, **options) == written(g, 3, **options)
+    steps, want = in_graphs(laid_together(g.model)), written(g, 3, **options)
+    monkeypatch.setattr(search, "_RUNS_AHEAD", ("cpu",) if runs_ahead else ())
+    assert written(g, 3, steps, **options) == want
     graphs = len(captured)
     assert 1 <= graphs <= 4, "a graph for the steps of a batch, wherever texts stand and whoever joins"
     assert {kind.chooses for kind, *_ in steps._graphs} == {beam == 1}, "what is best is part of the graph"

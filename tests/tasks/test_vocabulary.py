@@ -250,12 +250,13 @@ def test_compiled_it_gives_the_same_from_one_graph(monkeypatch: pytest.MonkeyPat
         return graph.forward
 
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counting))
+    monkeypatch.setattr(own, "compare", lambda *given: None)  # asked first, where there is a compiler
     criterion = VocabularyLoss().compiled()
     for rows in (N, 19, 32, 41):
         hidden_ND, labels_N = torch.randn(rows, D), torch.randint(0, V, (rows,))
         got, want = (found(one, model, hidden_ND, labels_N, 0.1) for one in (criterion, at_once))
         torch.testing.assert_close(got, want)
-    assert len(calls) <= 2  # a lot of one row is a graph of its own
+    assert 1 <= len(calls) <= 2  # a lot of one row is a graph of its own
 
 
 @pytest.mark.parametrize(
