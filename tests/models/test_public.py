@@ -69,6 +69,8 @@ CASES = {
     "bert, untied": lambda: bert("BertForMaskedLM", tie_word_embeddings=False),
     "roberta": lambda: bert("RobertaForMaskedLM", type_vocab_size=1, layer_norm_eps=1e-5),
     "xlm-roberta": lambda: bert("XLMRobertaForMaskedLM", type_vocab_size=1),
+    "roberta, another padding token": lambda: bert("RobertaForMaskedLM", type_vocab_size=1, pad_token_id=0),
+    "xlm-roberta, another padding token": lambda: bert("XLMRobertaModel", type_vocab_size=1, pad_token_id=2),
     "roformer": lambda: bert("RoFormerModel", embedding_size=24),
     "roformer, masked": lambda: bert("RoFormerForMaskedLM", embedding_size=12),
     "electra, replaced": lambda: bert("ElectraForPreTraining", embedding_size=12),
@@ -207,6 +209,8 @@ def test_every_layer_is_theirs_and_what_we_write_they_read(name: str, tmp_path: 
     assert state.keys() == wanted.keys()
     assert all(state[key].numpy().tobytes() == wanted[key].numpy().tobytes() for key in wanted)
     assert back.config.tie_word_embeddings == theirs.config.tie_word_embeddings
+    # And it is the same function: settings that no tensor shows went along.
+    assert max(worst(layers_of(back.eval(), texts), layers_of(theirs, texts))) == 0
 
 
 def test_languages_are_theirs(tmp_path: Path) -> None:
@@ -278,6 +282,23 @@ def test_names_without_the_heads_module_are_read_too(tmp_path: Path) -> None:
 )
 def test_settings_that_are_not_ours_are_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     theirs_of("gpt2").save_pretrained(tmp_path)
+    values = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**values, **change}))
+    with pytest.raises(FormatError, match=message):
+        read_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("roberta", {"pad_token_id": 31}, "pad_token_id is 31, and positions count from behind it, in a table of 32"),
+        ("roberta", {"pad_token_id": None}, "pad_token_id is None, not a number"),
+    ],
+)
+def test_settings_of_other_families_that_are_not_ours_are_refused(
+    name: str, change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    theirs_of(name).save_pretrained(tmp_path)
     values = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**values, **change}))
     with pytest.raises(FormatError, match=message):

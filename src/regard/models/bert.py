@@ -36,7 +36,7 @@ class BertConfig:
         mlp_dim: Inner width of the MLPs.
         max_len: Tokens of a text at most.
         token_dim: Width of the tables, projected to D (ELECTRA); 0 is D.
-        first_position: Position of a text's first token in the table (RoBERTa: 2).
+        first_position: Position of a text's first token in the table (RoBERTa: behind its padding token's number).
         rotary_base: Rotary positions in attention with this base, and no table (RoFormer); 0 for the table.
         num_types: Segment types.
         num_languages: Languages, of which a text or its parts may be told (XLM); 0 for none.

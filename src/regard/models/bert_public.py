@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from regard.attention.positions import sinusoidal
+from regard.errors import FormatError
 from regard.models.bert import Bert, BertConfig
 from regard.models.public import Layout, Rule, both
 from regard.models.registry import Family, Size, register
@@ -23,10 +24,20 @@ from regard.models.weights import check_sines
 
 
 def _read(
-    values: Mapping[str, Any], where: str, *, heads: Mapping[str, dict[str, Any]], first: int = 0, rotary: float = 0.0
+    values: Mapping[str, Any],
+    where: str,
+    *,
+    heads: Mapping[str, dict[str, Any]],
+    behind_padding: bool = False,
+    rotary: float = 0.0,
 ) -> BertConfig:
     expect(values, where, is_decoder=False, add_cross_attention=False, position_embedding_type="absolute")
     expect(values, where, rotary_value=False)
+    places = count(values, "max_position_embeddings", where)
+    first = count(values, "pad_token_id", where, _ROBERTA_PADDING) + 1 if behind_padding else 0
+    if not 0 <= first < max(places, 1):
+        what = f"pad_token_id is {first - 1}, and positions count from behind it, in a table of {places}"
+        raise FormatError(what, where=where, mend="see that pad_token_id is the one that the model was trained with")
     width = count(values, "hidden_size", where)
     token_dim = count(values, "embedding_size", where, width)
     return BertConfig(
@@ -35,7 +46,7 @@ def _read(
         num_layers=count(values, "num_hidden_layers", where),
         num_heads=count(values, "num_attention_heads", where),
         mlp_dim=count(values, "intermediate_size", where),
-        max_len=count(values, "max_position_embeddings", where) - first,
+        max_len=places - first,
         token_dim=0 if token_dim == width else token_dim,
         first_position=first,
         rotary_base=rotary,
@@ -60,7 +71,7 @@ def _write(config: BertConfig) -> dict[str, Any]:
         "intermediate_size": config.mlp_dim,
         "max_position_embeddings": config.max_len + config.first_position,
         "type_vocab_size": config.num_types,
-        "pad_token_id": max(config.first_position - 1, 0),  # RoBERTa counts positions from behind its padding token
+        "pad_token_id": max(config.first_position - 1, 0),  # RoBERTa counts positions from behind its number
         "hidden_act": theirs[config.activation],
         "tie_word_embeddings": config.tie,
         "hidden_dropout_prob": config.dropout,
@@ -159,6 +170,7 @@ _ROFORMER_HEADS: dict[str, dict[str, Any]] = {
     "RoFormerModel": {"head": "none"},
     "RoFormerForMaskedLM": {"head": "masked"},
 }
+_ROBERTA_PADDING = 1  # where config.json does not say it
 _ROFORMER_BASE, _ROFORMER_TABLE = 10000.0, "encoder.embed_positions.weight"
 _ELECTRA_HEADS: dict[str, dict[str, Any]] = {
     "ElectraModel": {"head": "none"},
@@ -232,7 +244,7 @@ def _architecture(heads: Mapping[str, dict[str, Any]], config: BertConfig) -> st
 
 
 def _is_roberta(config: BertConfig) -> bool:
-    return config.first_position == 2 and config.num_types > 0
+    return config.first_position > 0 and config.num_types > 0
 
 
 def _is_electra(config: BertConfig) -> bool:
@@ -275,7 +287,7 @@ def _check(config: BertConfig, theirs: Mapping[str, Tensor], where: str) -> None
 def _layout(
     heads: Mapping[str, dict[str, Any]],
     is_kind: Callable[[BertConfig], bool],
-    first: int = 0,
+    behind_padding: bool = False,
     rotary: float = 0.0,
     **rest: Any,
 ) -> Layout:
@@ -285,7 +297,7 @@ def _layout(
         lacks=partial(_lacks, rotary=rotary),
         embed="embeddings.word_embeddings.weight",
         buffers=("embeddings.position_ids", "embeddings.token_type_ids", _ROFORMER_TABLE),
-        read=partial(_read, heads=heads, first=first, rotary=rotary),
+        read=partial(_read, heads=heads, behind_padding=behind_padding, rotary=rotary),
         write=_write,
         **rest,
     )
@@ -295,7 +307,7 @@ def _roberta(model_type: str, name: str) -> Layout:
     return _layout(
         {form.format(name): of for form, of in _ROBERTA_HEADS.items()},
         _is_roberta,
-        2,
+        behind_padding=True,
         model_type=model_type,
         prefix="roberta.",
         rules=_roberta_rules,
