@@ -134,6 +134,11 @@ def test_what_a_model_has_not_is_refused() -> None:
         bare.pool(hidden_ND, Segments.uniform(1, 3))
     with pytest.raises(UsageError, match="languages"):
         bare(torch.zeros(3, dtype=torch.int64), Segments.uniform(1, 3), languages_N=torch.zeros(3, dtype=torch.int64))
-    for change in ({"head": "some"}, {"next_sentence": True}, {"languages": ("de",), "num_languages": 2}):
+    for change in (
+        {"head": "some"},
+        {"next_sentence": True},
+        {"head_activation": "no"},
+        {"languages": ("de",), "num_languages": 2},
+    ):
         with pytest.raises(ConfigError):
             Bert(replace(BertConfig(23, 16, 1, 2, 20, 64), **change))

@@ -68,6 +68,11 @@ CASES = {
     "bert, quick gelu": lambda: bert("BertForMaskedLM", hidden_act="quick_gelu"),
     "bert, untied": lambda: bert("BertForMaskedLM", tie_word_embeddings=False),
     "roberta": lambda: bert("RobertaForMaskedLM", type_vocab_size=1, layer_norm_eps=1e-5),
+    "roberta, relu": lambda: bert("RobertaForMaskedLM", type_vocab_size=1, hidden_act="relu"),
+    "xlm-roberta, relu": lambda: bert("XLMRobertaForMaskedLM", type_vocab_size=1, hidden_act="relu"),
+    "electra, replaced, relu": lambda: bert("ElectraForPreTraining", embedding_size=12, hidden_act="relu"),
+    "electra, masked, relu": lambda: bert("ElectraForMaskedLM", embedding_size=12, hidden_act="relu"),
+    "roformer, masked, relu": lambda: bert("RoFormerForMaskedLM", embedding_size=12, hidden_act="relu"),
     "xlm-roberta": lambda: bert("XLMRobertaForMaskedLM", type_vocab_size=1),
     "roberta, another padding token": lambda: bert("RobertaForMaskedLM", type_vocab_size=1, pad_token_id=0),
     "xlm-roberta, another padding token": lambda: bert("XLMRobertaModel", type_vocab_size=1, pad_token_id=2),
@@ -369,6 +374,9 @@ def test_settings_without_a_public_form_are_not_written(tmp_path: Path) -> None:
         ({"rotary_base": 100.0}, "roformer: rotary positions have the base 10,000"),
         ({"rotary_base": 1e4, "first_position": 2}, "roberta: has no rotary positions"),
         ({"reset_positions": True}, "bert: counts positions through two texts"),
+        ({"first_position": 2, "activation": "relu"}, "roberta: the head's activation is gelu"),
+        ({"token_dim": 8, "activation": "relu"}, "electra: the head's activation is gelu"),
+        ({"head_activation": "relu"}, "bert: the head's activation is that of the MLPs"),
     ):
         model = Bert(BertConfig(23, 16, 1, 2, 20, 64, **change))
         with pytest.raises(DataError, match=f"no public layout.*{why}"):

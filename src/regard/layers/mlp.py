@@ -19,6 +19,23 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+def activation_named(name: str) -> Callable[[Tensor], Tensor]:
+    """Find an activation.
+
+    Args:
+        name: In :data:`ACTIVATIONS`.
+
+    Returns:
+        The function.
+
+    Raises:
+        ConfigError: None has this name.
+    """
+    if name not in ACTIVATIONS:
+        raise ConfigError(f"unknown activation {name!r}", mend=f"choose from {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]
+
+
 class MLP(nn.Module):
     """W_2 dropout(f(W_1 x + b_1)) + b_2; gated: W_2 dropout(f(W_g x + b_g) · (W_1 x + b_1)) + b_2.
 
@@ -47,9 +64,7 @@ class MLP(nn.Module):
         use_bias: bool = True,
     ) -> None:
         super().__init__()
-        if activation not in ACTIVATIONS:
-            raise ConfigError(f"unknown activation {activation!r}", mend=f"choose from {', '.join(ACTIVATIONS)}")
-        self.activation = ACTIVATIONS[activation]
+        self.activation = activation_named(activation)
         self.gate_proj = nn.Linear(embed_dim, mlp_dim, bias=use_bias) if gated else None
         self.up_proj = nn.Linear(embed_dim, mlp_dim, bias=use_bias)
         self.down_proj = nn.Linear(mlp_dim, embed_dim, bias=use_bias)

@@ -20,7 +20,7 @@ from regard.attention import Segments
 from regard.attention.positions import LearnedPositions
 from regard.errors import ConfigError, ContextError, UsageError
 from regard.layers.block import Block
-from regard.layers.mlp import ACTIVATIONS
+from regard.layers.mlp import activation_named
 from regard.models.interface import MaskFiller
 
 
@@ -43,7 +43,8 @@ class BertConfig:
         languages: Their names, by number; empty where nobody has named them.
         reset_positions: Of two texts that are read together, the second's positions begin anew (XLM's translation
             language modelling).
-        activation: Of the MLPs and heads.
+        activation: Of the MLPs.
+        head_activation: Of the head's layer; empty for that of the MLPs.
         head: What is predicted: ``masked`` tokens, which tokens were ``replaced`` (ELECTRA's discriminator), or
             ``none``.
         transform: The masked head has a layer and a norm before the output (XLM has not).
@@ -69,6 +70,7 @@ class BertConfig:
     languages: tuple[str, ...] = ()
     reset_positions: bool = False
     activation: str = "gelu"
+    head_activation: str = ""
     head: Literal["masked", "replaced", "none"] = "masked"
     transform: bool = True
     pooler: bool = False
@@ -83,6 +85,12 @@ class BertConfig:
         """Whether the model fills in masks."""
         return self.head == "masked"
 
+    @property
+    def activates_head(self) -> str:
+        """The activation in the head; empty where none is."""
+        has_layer = self.head == "replaced" or (self.head == "masked" and self.transform)
+        return (self.head_activation or self.activation) if has_layer else ""
+
 
 class Bert(MaskFiller):
     """x = norm(E[token] + P[position] + T[type] + L[language]); x ← block(x); no P where positions are rotary.
@@ -91,8 +99,8 @@ class Bert(MaskFiller):
         config: The settings.
 
     Raises:
-        ConfigError: A head is unknown, the next sentence is to be told without a pooler, or names and number of the
-            languages differ.
+        ConfigError: A head or an activation is unknown, the next sentence is to be told without a pooler, or names and
+            number of the languages differ.
         UsageError: The heads do not divide the width.
 
     Source: Devlin et al. 2019, §3 and appendix A.
@@ -131,7 +139,7 @@ class Bert(MaskFiller):
         )
         self.pooler = nn.Linear(c.embed_dim, c.embed_dim) if c.pooler else None
         self.next_sentence = nn.Linear(c.embed_dim, 2) if c.next_sentence else None
-        self.activation = ACTIVATIONS[c.activation]
+        self.head_activation = activation_named(c.head_activation or c.activation)
         self.transform: nn.Linear | None = None
         self.transform_norm: nn.LayerNorm | None = None
         self.output: nn.Linear | None = None
@@ -262,7 +270,7 @@ class Bert(MaskFiller):
         """Transform each token's vector where the head does so; its last layer scores tokens, or whether one is new."""
         if self.transform is None:
             return hidden_ND
-        hidden_ND = self.activation(self.transform(hidden_ND))
+        hidden_ND = self.head_activation(self.transform(hidden_ND))
         return hidden_ND if self.transform_norm is None else self.transform_norm(hidden_ND)
 
     def pool(self, hidden_ND: Tensor, segments: Segments) -> Tensor:

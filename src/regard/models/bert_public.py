@@ -30,6 +30,7 @@ def _read(
     heads: Mapping[str, dict[str, Any]],
     behind_padding: bool = False,
     rotary: float = 0.0,
+    masked_activation: str = "",
 ) -> BertConfig:
     expect(values, where, is_decoder=False, add_cross_attention=False, position_embedding_type="absolute")
     expect(values, where, rotary_value=False)
@@ -40,6 +41,7 @@ def _read(
         raise FormatError(what, where=where, mend="see that pad_token_id is the one that the model was trained with")
     width = count(values, "hidden_size", where)
     token_dim = count(values, "embedding_size", where, width)
+    head = heads[architecture(values, where, heads)]
     return BertConfig(
         vocab_size=count(values, "vocab_size", where),
         embed_dim=width,
@@ -52,11 +54,12 @@ def _read(
         rotary_base=rotary,
         num_types=count(values, "type_vocab_size", where, 2),
         activation=choose(values, "hidden_act", ACTIVATIONS, where),
+        head_activation=masked_activation if head["head"] == "masked" else "",
         tie=bool(values.get("tie_word_embeddings", True)),
         dropout=number(values, "hidden_dropout_prob", where, 0.1),
         attention_dropout=number(values, "attention_probs_dropout_prob", where, 0.1),
         norm_eps=number(values, "layer_norm_eps", where, 1e-12),
-        **heads[architecture(values, where, heads)],
+        **head,
     )
 
 
@@ -267,9 +270,12 @@ def _is_roformer(config: BertConfig) -> bool:
     return not (config.first_position or config.num_languages) and config.transform and config.num_types > 0
 
 
-def _lacks(config: BertConfig, rotary: float = 0.0) -> str:
+def _lacks(config: BertConfig, rotary: float = 0.0, masked_activation: str = "") -> str:
     if config.reset_positions and not config.num_languages:
         return "counts positions through two texts"
+    fixed = masked_activation if config.head == "masked" else ""
+    if config.activates_head not in ("", fixed or config.activation):
+        return f"the head's activation is {fixed or 'that of the MLPs'}"
     if config.rotary_base == rotary:
         return ""
     return f"rotary positions have the base {rotary:,.0f}" if rotary else "has no rotary positions"
@@ -289,15 +295,18 @@ def _layout(
     is_kind: Callable[[BertConfig], bool],
     behind_padding: bool = False,
     rotary: float = 0.0,
+    masked_activation: str = "",
     **rest: Any,
 ) -> Layout:
     return Layout(
         architecture=partial(_architecture, heads),
         fits=lambda config: is_kind(config) and bool(_architecture(heads, config)),
-        lacks=partial(_lacks, rotary=rotary),
+        lacks=partial(_lacks, rotary=rotary, masked_activation=masked_activation),
         embed="embeddings.word_embeddings.weight",
         buffers=("embeddings.position_ids", "embeddings.token_type_ids", _ROFORMER_TABLE),
-        read=partial(_read, heads=heads, behind_padding=behind_padding, rotary=rotary),
+        read=partial(
+            _read, heads=heads, behind_padding=behind_padding, rotary=rotary, masked_activation=masked_activation
+        ),
         write=_write,
         **rest,
     )
@@ -308,6 +317,7 @@ def _roberta(model_type: str, name: str) -> Layout:
         {form.format(name): of for form, of in _ROBERTA_HEADS.items()},
         _is_roberta,
         behind_padding=True,
+        masked_activation="gelu",  # whatever hidden_act says
         model_type=model_type,
         prefix="roberta.",
         rules=_roberta_rules,
@@ -319,6 +329,7 @@ _PUBLIC = (
     _layout(
         _ELECTRA_HEADS,
         _is_electra,
+        masked_activation="gelu",
         model_type="electra",
         prefix="electra.",
         rules=_electra_rules,
