@@ -253,6 +253,31 @@ def test_an_output_table_that_differs_from_the_embedding_is_kept_and_told(tmp_pa
     assert torch.equal(ours.embed.weight, theirs.transformer.wte.weight)
 
 
+@pytest.mark.parametrize(
+    ("change", "base"),
+    [
+        ({"rope_parameters": None, "rope_theta": 500.0}, 500.0),
+        ({"rope_parameters": {"rope_theta": 77.0}, "rope_theta": 500.0}, 77.0),
+        ({"rope_parameters": {"type": "default", "rope_theta": 77.0}}, 77.0),
+        (
+            {"rope_parameters": {"rope_theta": 77.0}, "rope_scaling": {"rope_type": "default"}, "rope_theta": 500.0},
+            500.0,
+        ),
+        ({"rope_parameters": None, "rope_scaling": {"type": "default", "rope_theta": 77.0}}, 77.0),
+    ],
+)
+def test_the_base_of_rotary_positions_is_read_wherever_they_read_it(
+    change: dict[str, Any], base: float, tmp_path: Path
+) -> None:
+    theirs_of("llama").save_pretrained(tmp_path)
+    values = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**values, **change}))
+    assert read_folder(tmp_path)[1].config.rotary_base == base
+    theirs = transformers.LlamaForCausalLM.from_pretrained(tmp_path)
+    assert theirs.config.rope_parameters["rope_theta"] == base
+    assert theirs.config.rope_parameters["rope_type"] == "default"
+
+
 def test_what_lies_turned_in_a_file_is_not_copied(tmp_path: Path) -> None:
     theirs = theirs_of("gpt2")
     theirs.save_pretrained(tmp_path)
@@ -298,6 +323,13 @@ def test_settings_that_are_not_ours_are_refused(change: dict[str, Any], message:
     [
         ("roberta", {"pad_token_id": 31}, "pad_token_id is 31, and positions count from behind it, in a table of 32"),
         ("roberta", {"pad_token_id": None}, "pad_token_id is None, not a number"),
+        ("gpt2", {"is_causal": False}, "is_causal is False; only True"),
+        ("llama", {"is_causal": False}, "is_causal is False; only True"),
+        ("llama", {"rope_parameters": {"type": "linear", "factor": 2.0}}, "type is 'linear'; only 'default'"),
+        ("llama", {"rope_parameters": {"factor": 2.0}}, "rope_parameters has 'factor' and no rope_type"),
+        ("llama", {"rope_parameters": {"full_attention": {}}}, "rope_parameters has 'full_attention' and no rope_type"),
+        ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "type is 'dynamic'; only 'default'"),
+        ("llama", {"rope_scaling": {"rope_type": "yarn"}}, "rope_type is 'yarn'; only 'default'"),
     ],
 )
 def test_settings_of_other_families_that_are_not_ours_are_refused(

@@ -228,6 +228,7 @@ SIDES = ("encoder", "decoder")
     [
         ({"decoder_attention_heads": 6}, "encoder_attention_heads is 4 and decoder_attention_heads is 6; only equal"),
         ({"encoder_ffn_dim": 48}, "encoder_ffn_dim is 48 and decoder_ffn_dim is 40; only equal"),
+        ({"is_causal": False}, "is_causal is False; only True"),
         ({"normalize_before": True}, "normalize_before is True; only False"),
         ({"static_position_embeddings": False}, "static_position_embeddings is False; only True"),
         ({"tie_word_embeddings": False}, "another for the output"),

@@ -106,7 +106,7 @@ _ACTIVATIONS = {
 
 def _read(values: Mapping[str, Any], where: str) -> GPTConfig:
     plain = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False}
-    expect(values, where, **plain)
+    expect(values, where, **plain, is_causal=True)
     return GPTConfig(
         vocab_size=count(values, "vocab_size", where),
         embed_dim=count(values, "n_embd", where),

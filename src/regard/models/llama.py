@@ -96,12 +96,23 @@ class Llama(CausalStack):
 _ACTIVATIONS = {"silu": "silu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu-tanh"}
 
 
-def _read(values: Mapping[str, Any], where: str) -> LlamaConfig:
-    expect(values, where, attention_bias=False, mlp_bias=False, rope_scaling=None, rope_interleaved=False)
-    rope = values.get("rope_parameters") or {}
+def _rope(values: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
+    """Take a section about rotary positions, which may tell their base, and that nothing scales them."""
+    rope = values.get(name) or {}
     if not isinstance(rope, dict):
-        raise FormatError("rope_parameters is no section", where=where)
-    expect(rope, where, rope_type="default")
+        raise FormatError(f"{name} is no section", where=where)
+    expect(rope, where, rope_type="default", type="default")
+    other = sorted(rope.keys() - {"rope_theta"})
+    if other and not rope.keys() & {"rope_type", "type"}:
+        mend = 'write "rope_type": "default" there if nothing scales positions'
+        raise FormatError(f"{name} has {other[0][:40]!r} and no rope_type", where=where, mend=mend)
+    return rope
+
+
+def _read(values: Mapping[str, Any], where: str) -> LlamaConfig:
+    expect(values, where, attention_bias=False, mlp_bias=False, rope_interleaved=False, is_causal=True)
+    # Where a file has both, the older name counts alone.
+    rope = _rope(values, "rope_scaling", where) or _rope(values, "rope_parameters", where)
     config = LlamaConfig(
         vocab_size=count(values, "vocab_size", where),
         embed_dim=count(values, "hidden_size", where),

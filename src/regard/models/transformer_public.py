@@ -41,7 +41,7 @@ def _read(values: Mapping[str, Any], where: str, *, norm: Norm, architecture: st
     if named != [architecture]:
         raise FormatError(f"architectures are {str(named)[:60]}", where=where, mend=f"known: {architecture}")
     is_pre = norm == "pre"
-    expect(values, where, is_encoder_decoder=True, is_decoder=False, normalize_embedding=False)
+    expect(values, where, is_encoder_decoder=True, is_decoder=False, is_causal=True, normalize_embedding=False)
     expect(values, where, normalize_before=is_pre, add_final_layer_norm=is_pre, static_position_embeddings=True)
     for name in ("attention_heads", "ffn_dim"):
         one, other = (count(values, f"{side}_{name}", where) for side in ("encoder", "decoder"))
