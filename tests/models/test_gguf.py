@@ -1,6 +1,8 @@
 """GGUF files, written by the format's own library from the public implementation's Llama."""
 
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -59,6 +61,7 @@ def write(
     more: str = "",
     odd: np.ndarray | None = None,
     merges: tuple[str, ...] = ("a b", "ab c", "Ġ a"),
+    keys: dict[str, Any] | None = None,
 ) -> None:
     """Write a file as the format's converters do; ``theirs`` gets its weights back as the file keeps them."""
     config, quantization = theirs.config, gguf.GGMLQuantizationType[kind]
@@ -76,6 +79,8 @@ def write(
     writer.add_token_list(TOKENS)
     writer.add_token_types([3] + [1] * (len(TOKENS) - 1))
     writer.add_token_merges(list(merges))
+    for key, value in (keys or {}).items():
+        writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
     for name, parameter in theirs.named_parameters():
         with torch.no_grad():
             array = parameter.numpy().copy()
@@ -123,6 +128,68 @@ def test_logits_are_theirs(kind: str, tie: bool, tmp_path: Path) -> None:
     assert (got - wanted).abs().max() < 1e-4
     assert tokenizer.encode("abc a12<end>").tokens == ["abc", "Ġa", "1", "2", "<end>"]
     assert tokenizer.decode(tokenizer.encode("abc a12").ids) == "abc a12"
+
+
+# What stands in public files of models that are plain, or could: a head has 16 coordinates.
+PLAIN = {
+    "general.languages": ["en"],
+    "imatrix.chunk_count": 7,
+    "llama.vocab_size": len(TOKENS),
+    "llama.tensor_data_layout": "Meta AI original pth",
+    "llama.rope.dimension_count": 16,
+    "llama.rope.scaling.type": "none",
+    "llama.rope.scaling.factor": 1.0,
+    "llama.attention.key_length": 16,
+    "llama.attention.value_length": 16,
+    "llama.attention.causal": True,
+    "llama.attention.scale": 0.25,
+    "llama.expert_count": 0,
+    "split.count": 0,
+    "split.tensors.count": 7,
+}
+
+
+def test_keys_that_say_what_is_so_anyway_change_nothing(tmp_path: Path) -> None:
+    theirs = theirs_of(True)
+    write(tmp_path / "plain.gguf", theirs, "F32")
+    write(tmp_path / "told.gguf", theirs, "F32", keys=PLAIN)
+    one, other = (read_gguf(tmp_path / f"{name}.gguf").model for name in ("plain", "told"))
+    assert one.config == other.config
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("llama.vocab_size", 12),
+        ("llama.tensor_data_layout", "reference"),
+        ("llama.rope.dimension_count", 8),
+        ("llama.rope.scaling.type", "linear"),
+        ("llama.rope.scaling.factor", 4.0),
+        ("llama.rope.scale_linear", 4.0),
+        ("llama.attention.key_length", 8),
+        ("llama.attention.value_length", 8),
+        ("llama.attention.causal", False),
+        ("llama.attention.scale", 0.5),
+        ("llama.attention.sliding_window", 3),
+        ("llama.attention.clamp_kqv", 0.1),
+        ("llama.attention.max_alibi_bias", 8.0),
+        ("llama.final_logit_softcapping", 3.0),
+        ("llama.logit_scale", 3.0),
+        ("llama.embedding_scale", 3.0),
+        ("llama.residual_scale", 0.5),
+        ("llama.use_parallel_residual", True),
+        ("llama.expert_count", 2),
+        ("llama.expert_count", "none"),
+        ("llama.no_such_key", 0),
+        ("split.count", 2),
+    ],
+)
+def test_keys_that_would_make_another_model_are_refused(key: str, value: Any, tmp_path: Path) -> None:
+    write(tmp_path / "model.gguf", theirs_of(True), "F32", keys={key: value})
+    with pytest.raises(FormatError, match=f"model.gguf: {re.escape(key)} is ") as caught:
+        read_gguf(tmp_path / "model.gguf")
+    assert "\n" not in str(caught.value)
 
 
 def test_bad_files_are_refused(tmp_path: Path) -> None:

@@ -6,9 +6,10 @@ The format and its quantized blocks are read by the ``gguf`` package of the form
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -32,6 +33,17 @@ _NAMES = {
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
+}
+# Our settings' names there, and their kinds.
+_SETTINGS: dict[str, tuple[str, type]] = {
+    "embed_dim": ("llama.embedding_length", int),
+    "num_layers": ("llama.block_count", int),
+    "num_heads": ("llama.attention.head_count", int),
+    "num_kv_heads": ("llama.attention.head_count_kv", int),
+    "mlp_dim": ("llama.feed_forward_length", int),
+    "max_len": ("llama.context_length", int),
+    "rotary_base": ("llama.rope.freq_base", float),
+    "norm_eps": ("llama.attention.layer_norm_rms_epsilon", float),
 }
 T = TypeVar("T")
 _CONTROL = 3  # the format's type of tokens that are no text
@@ -114,23 +126,66 @@ def _config(reader: GGUFReader, where: str) -> LlamaConfig:
     kind = _field(reader, "general.architecture", str, where)
     if kind != "llama":
         raise FormatError(f"architecture {kind[:40]!r}", where=where, mend="known: llama")
-    scaling = _field(reader, "llama.rope.scaling.type", str, where, "none")
-    if scaling != "none":
-        raise FormatError(f"rotary positions scaled by {scaling[:40]!r} are not known here", where=where)
     tokens = _field(reader, "tokenizer.ggml.tokens", list, where)
-    heads = _field(reader, "llama.attention.head_count", int, where)
-    return LlamaConfig(
-        vocab_size=len(tokens),
-        embed_dim=_field(reader, "llama.embedding_length", int, where),
-        num_layers=_field(reader, "llama.block_count", int, where),
-        num_heads=heads,
-        num_kv_heads=_field(reader, "llama.attention.head_count_kv", int, where, heads),
-        mlp_dim=_field(reader, "llama.feed_forward_length", int, where),
-        max_len=_field(reader, "llama.context_length", int, where),
-        rotary_base=_field(reader, "llama.rope.freq_base", float, where, 10000.0),
-        tie=all(tensor.name != "output.weight" for tensor in reader.tensors),
-        norm_eps=_field(reader, "llama.attention.layer_norm_rms_epsilon", float, where),
-    )
+    usual = {"num_kv_heads": _field(reader, "llama.attention.head_count", int, where), "rotary_base": 10000.0}
+    sizes: dict[str, Any] = {
+        ours: _field(reader, theirs, kind, where, usual.get(ours)) for ours, (theirs, kind) in _SETTINGS.items()
+    }
+    tie = all(tensor.name != "output.weight" for tensor in reader.tensors)
+    config = LlamaConfig(vocab_size=len(tokens), tie=tie, **sizes)
+    _check_others(reader, config, where)
+    return config
+
+
+def _others(config: LlamaConfig) -> dict[str, tuple[Any, ...]]:
+    """Give the values of further keys with which the model is still ours, the usual one first."""
+    head_dim = config.embed_dim // max(config.num_heads, 1)
+    off, one = (0.0,), (1.0, 0.0)  # of factors too the format's runtime takes 0 for none
+    return {
+        "llama.vocab_size": (config.vocab_size,),
+        "llama.tensor_data_layout": ("Meta AI original pth",),  # neighbouring coordinates are rotated
+        "llama.rope.dimension_count": (head_dim,),
+        "llama.rope.scaling.type": ("none",),
+        "llama.rope.scaling.factor": one,
+        "llama.rope.scaling.attn_factor": one,
+        "llama.rope.scale_linear": one,
+        "llama.attention.key_length": (head_dim,),
+        "llama.attention.value_length": (head_dim,),
+        "llama.attention.causal": (True,),
+        "llama.attention.scale": (max(head_dim, 1) ** -0.5, 0.0),
+        "llama.attention.sliding_window": off,
+        "llama.attention.clamp_kqv": off,
+        "llama.attention.max_alibi_bias": off,
+        "llama.attn_logit_softcapping": off,
+        "llama.final_logit_softcapping": off,
+        "llama.logit_scale": one,
+        "llama.embedding_scale": one,
+        "llama.residual_scale": one,
+        "llama.use_parallel_residual": (False,),
+        "llama.expert_count": off,
+        "llama.expert_used_count": off,
+        "split.count": (1, 0),
+    }
+
+
+def _check_others(reader: GGUFReader, config: LlamaConfig, where: str) -> None:
+    """Refuse what would make another model of the same tensors; what only describes the file is not looked at."""
+    known, read = _others(config), {name for name, _ in _SETTINGS.values()}
+    for name, field in reader.fields.items():
+        if name in read or not (name in known or name.startswith("llama.")):
+            continue
+        value = field.contents()
+        if name not in known:
+            raise FormatError(f"{name[:60]} is not known here", where=where, mend="give a plain Llama-type model")
+        if not any(_same(value, one) for one in known[name]):
+            raise FormatError(f"{name} is {str(value)[:40]}; only {known[name][0]} is known here", where=where)
+
+
+def _same(value: Any, other: Any) -> bool:
+    if isinstance(value, float) or isinstance(other, float):
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return is_number and math.isclose(value, other, rel_tol=1e-6)  # the file has 24 bits
+    return type(value) is type(other) and value == other
 
 
 def _weights(reader: GGUFReader, config: LlamaConfig, where: str) -> Iterator[tuple[str, Tensor]]:
