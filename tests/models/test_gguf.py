@@ -62,6 +62,9 @@ def write(
     odd: np.ndarray | None = None,
     merges: tuple[str, ...] = ("a b", "ab c", "Ġ a"),
     keys: dict[str, Any] | None = None,
+    cut: str = "smollm",
+    tokens: list[str] = TOKENS,
+    types: dict[str, int] | None = None,
 ) -> None:
     """Write a file as the format's converters do; ``theirs`` gets its weights back as the file keeps them."""
     config, quantization = theirs.config, gguf.GGMLQuantizationType[kind]
@@ -75,9 +78,9 @@ def write(
     writer.add_rope_freq_base(500.0)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("smollm")
-    writer.add_token_list(TOKENS)
-    writer.add_token_types([3] + [1] * (len(TOKENS) - 1))
+    writer.add_tokenizer_pre(cut)
+    writer.add_token_list(tokens)
+    writer.add_token_types([{"<end>": 3, **(types or {})}.get(token, 1) for token in tokens])
     writer.add_token_merges(list(merges))
     for key, value in (keys or {}).items():
         writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
@@ -190,6 +193,39 @@ def test_keys_that_would_make_another_model_are_refused(key: str, value: Any, tm
     with pytest.raises(FormatError, match=f"model.gguf: {re.escape(key)} is ") as caught:
         read_gguf(tmp_path / "model.gguf")
     assert "\n" not in str(caught.value)
+
+
+def test_tokens_that_users_have_defined_stay_whole(tmp_path: Path) -> None:
+    """They are matched before text is cut, and are text all the same; ordinary ones are made by merges alone."""
+    tokens = [*TOKENS[:-2], "<a b>", "h g"]
+    write(tmp_path / "model.gguf", theirs_of(True), "F32", tokens=tokens, types={"<a b>": 4})
+    tokenizer = read_gguf(tmp_path / "model.gguf").tokenizer
+    found = tokenizer.encode("abc<a b>h a<end>")
+    assert found.tokens == ["abc", "<a b>", "h", "Ġa", "<end>"]
+    assert found.ids == [tokens.index(token) for token in found.tokens]
+    assert tokenizer.decode(found.ids) == "abc<a b>h a"
+
+
+def test_a_turn_and_a_message_end_a_text_too(tmp_path: Path) -> None:
+    def ends(**ids: int) -> tuple[int, ...]:
+        keys = {f"tokenizer.ggml.{name}_token_id": number for name, number in ids.items()}
+        write(tmp_path / "model.gguf", theirs_of(True), "F32", keys=keys)
+        return read_gguf(tmp_path / "model.gguf").end_ids
+
+    assert ends() == ()
+    assert ends(eos=0) == ends(eos=0, eot=0) == (0,)
+    assert ends(eot=2) == (2,)
+    assert ends(eos=0, eot=2, eom=3, bos=4) == (0, 2, 3)
+    with pytest.raises(FormatError, match="a special token is beyond the 17 tokens"):
+        ends(eot=17)
+
+
+@pytest.mark.parametrize("cut", ["default", "llama-bpe"])
+def test_other_ways_to_cut_text_are_refused(cut: str, tmp_path: Path) -> None:
+    """The format's default takes digits by threes and punctuation apart, as GPT-2 does not."""
+    write(tmp_path / "model.gguf", theirs_of(True), "F32", cut=cut)
+    with pytest.raises(FormatError, match=f"text is cut by '{cut}'; known: gpt-2, smollm"):
+        read_gguf(tmp_path / "model.gguf")
 
 
 def test_bad_files_are_refused(tmp_path: Path) -> None:

@@ -186,7 +186,7 @@ def test_gguf_becomes_either(tmp_path: Path) -> None:
     tokens = ["<end>", *"abcdefgh", "Ġ", "ab"]
     model = Llama(LlamaConfig(len(tokens), 16, 1, 2, 2, 24, 32))
     path = tmp_path / "tiny.gguf"
-    write_gguf(gguf, path, model, tokens)
+    write_gguf(gguf, path, model, tokens, turn_end=8)
     done = regard.convert(path, tmp_path / "hub", to="huggingface")
     assert done.notes == ("weights are in float32: those of the file were dequantized",)
     regard.convert(path, tmp_path / "own", to="regard")
@@ -197,7 +197,7 @@ def test_gguf_becomes_either(tmp_path: Path) -> None:
         tmp_path / "back" / "model.safetensors"
     ).read_bytes()
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "back").eval()
-    assert (theirs.config.eos_token_id, theirs.config.bos_token_id) == (0, None)
+    assert (theirs.config.eos_token_id, theirs.config.bos_token_id) == ([0, 8], None)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hub")
     assert tokenizer.eos_token == "<end>"
     ids = tokenizer("abcab")["input_ids"]
@@ -207,7 +207,7 @@ def test_gguf_becomes_either(tmp_path: Path) -> None:
         assert float((theirs(torch.tensor([ids])).logits[0] - wanted).abs().max()) < 1e-4
     for form in ("hub", "own"):
         generator = regard.load(tmp_path / form)
-        assert generator.end_ids == (0,)
+        assert generator.end_ids == (0, 8)
         assert generator.generate(["abcab"])[0].text == regard.load(path).generate(["abcab"])[0].text
 
 
@@ -238,7 +238,7 @@ def test_other_weights_of_a_gguf_file_are_written_in_our_form(tmp_path: Path) ->
     assert after.end_ids == (0,)
 
 
-def write_gguf(gguf: Any, path: Path, model: Llama, tokens: list[str]) -> None:
+def write_gguf(gguf: Any, path: Path, model: Llama, tokens: list[str], turn_end: int = 0) -> None:
     """Write a Llama as the format has it: neighbouring coordinates are rotated, ours are half a head apart."""
     config, names = model.config, {"self_norm": "attn_norm", "mlp_norm": "ffn_norm", "out_proj": "attn_output"}
     names |= {f"{part}_proj": f"attn_{part}" for part in "qkv"}
@@ -258,6 +258,7 @@ def write_gguf(gguf: Any, path: Path, model: Llama, tokens: list[str]) -> None:
     writer.add_token_types([3, *[1] * (len(tokens) - 1)])
     writer.add_token_merges(["a b"])
     writer.add_eos_token_id(0)
+    writer.add_eot_token_id(turn_end)
     writer.add_tensor("token_embd.weight", model.embed.weight.detach().numpy())
     writer.add_tensor("output_norm.weight", model.norm.weight.detach().numpy())
     for number, block in enumerate(model.blocks):

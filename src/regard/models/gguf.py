@@ -7,7 +7,7 @@ The format and its quantized blocks are read by the ``gguf`` package of the form
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
@@ -46,7 +46,11 @@ _SETTINGS: dict[str, tuple[str, type]] = {
     "norm_eps": ("llama.attention.layer_norm_rms_epsilon", float),
 }
 T = TypeVar("T")
-_CONTROL = 3  # the format's type of tokens that are no text
+_CONTROL, _USER_DEFINED = (
+    3,
+    4,
+)  # the format's types of tokens that are no text, and of those that text is never cut into
+_ENDS = ("eos", "eot", "eom")  # of a text, of a turn, of a message: the format's runtime stops at each
 
 
 class Loaded(NamedTuple):
@@ -95,17 +99,16 @@ def read_gguf(path: Path) -> Loaded:
     config = _config(reader, str(path))
     registry.check_bounds(config, str(path))
     model = build_like(Llama, config, dict(_weights(reader, config, str(path))), path)
-    special = _special(reader, str(path))
+    special = _special(reader, {"bos": "bos", "eos": "eos", "pad": "padding"}, str(path))
     adds_start = _field(reader, "tokenizer.ggml.add_bos_token", bool, str(path), False)
     start_id = special.get("bos_token_id") if adds_start else None
-    ends = (special["eos_token_id"],) if "eos_token_id" in special else ()
+    ends = tuple(dict.fromkeys(_special(reader, {end: end for end in _ENDS}, str(path)).values()))
     return Loaded(cast(Llama, model), _tokenizer(reader, str(path)), start_id, ends, special)
 
 
-def _special(reader: GGUFReader, where: str) -> dict[str, int]:
-    """Give the numbers of special tokens by the names that config.json has for them."""
-    names = {"bos_token_id": "bos", "eos_token_id": "eos", "pad_token_id": "padding"}
-    fields = {ours: f"tokenizer.ggml.{theirs}_token_id" for ours, theirs in names.items()}
+def _special(reader: GGUFReader, names: Mapping[str, str], where: str) -> dict[str, int]:
+    """Give the numbers of special tokens that the file names, by such names as config.json has for them."""
+    fields = {f"{ours}_token_id": f"tokenizer.ggml.{theirs}_token_id" for ours, theirs in names.items()}
     found = {n: _field(reader, key, int, where) for n, key in fields.items() if reader.get_field(key) is not None}
     most = len(_field(reader, "tokenizer.ggml.tokens", list, where))
     if any(not 0 <= number < most for number in found.values()):
@@ -225,7 +228,6 @@ def _tokenizer(reader: GGUFReader, where: str) -> Tokenizer:
     by_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False)
     cuts = {
         "gpt-2": by_bytes,
-        "default": by_bytes,
         "smollm": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), by_bytes]),
     }
     if cut not in cuts:
@@ -236,10 +238,14 @@ def _tokenizer(reader: GGUFReader, where: str) -> Tokenizer:
     try:
         pairs = [tuple(merge.split(" ")) for merge in merges]
         tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=pairs))
-        special = [AddedToken(token, special=True) for token, of in zip(tokens, types, strict=True) if of == _CONTROL]
+        added = [
+            AddedToken(token, special=of == _CONTROL, normalized=False)
+            for token, of in zip(tokens, types, strict=True)
+            if of in (_CONTROL, _USER_DEFINED)
+        ]
     except Exception as error:  # the library raises bare Exceptions
         raise FormatError(f"the tokenizer is damaged ({str(error)[:80]})", where=where) from error
     tokenizer.pre_tokenizer = cuts[cut]
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(special)
+    tokenizer.add_tokens(added)
     return tokenizer

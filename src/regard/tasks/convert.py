@@ -7,7 +7,7 @@ outputs are chosen.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -21,7 +21,7 @@ from regard.data.tokenizer import END, START, UNKNOWN, Tokenizer
 from regard.decoding import DecodeOptions
 from regard.errors import DataError, FormatError, UsageError
 from regard.files import folder_aside, json_bytes, read_config, reading, write_aside
-from regard.models.gguf import read_gguf
+from regard.models.gguf import Loaded, read_gguf
 from regard.models.public import known_layouts, layout_for, read_folder, write_folder
 from regard.models.registry import families
 from regard.models.values import layout_name
@@ -175,11 +175,11 @@ def _unchanged(model: nn.Module) -> None:
 
 def _gguf(source: Path, target: Path, to: Form, change: Callable[[nn.Module], None] = _unchanged) -> Converted:
     """Convert a GGUF file."""
-    model, tokenizer, _, _, special = read_gguf(source)
-    change(model)
+    loaded = read_gguf(source)
+    change(loaded.model)
     with folder_aside(target) as new:
-        notes = _from_gguf(new, to, special, model, tokenizer)
-        return _described(new, target, "llama", model, notes)
+        notes = _from_gguf(new, to, loaded)
+        return _described(new, target, "llama", loaded.model, notes)
 
 
 def _pairs(source: Path, target: Path, to: Form, *, is_public: bool) -> Converted:
@@ -212,12 +212,17 @@ def _text(source: Path, target: Path, to: Form) -> Converted:
     else:
         ends = product.end_ids if isinstance(product, Generator) else ()
         starts = product.start_id if isinstance(product, Generator) else None
-        ids = {"bos_token_id": starts, "eos_token_id": ends[0] if ends else None}
+        ids = {"bos_token_id": starts, "eos_token_id": _ends(ends)}
     with folder_aside(target) as new:
         write_folder(new, name, product.model, ids, to)
         write_aside(new / "tokenizer.json", product.tokenizers()["tokenizer.json"].to_json())
         write_aside(new / "tokenizer_config.json", json_bytes(described))
         return _described(new, target, name, product.model, [])
+
+
+def _ends(ids: Sequence[int]) -> int | list[int] | None:
+    """Say which tokens end a text as config.json has it: none, one, or a list."""
+    return list(ids) if len(ids) > 1 else next(iter(ids), None)
 
 
 def _write_public(new: Path, family: str, translator: Translator) -> list[str]:
@@ -318,17 +323,16 @@ def _write_plain(new: Path, family: str, model: nn.Module, more: Mapping[str, An
     write_folder(new, family, model, kept, to)
 
 
-def _from_gguf(
-    new: Path, to: Form, special: dict[str, int], model: nn.Module, tokenizer: tokenizers.Tokenizer
-) -> list[str]:
-    numbers: dict[str, int | None] = {"bos_token_id": None, "eos_token_id": None, **special}
+def _from_gguf(new: Path, to: Form, loaded: Loaded) -> list[str]:
+    tokenizer, special = loaded.tokenizer, loaded.special_ids
+    numbers = {"bos_token_id": None, **special, "eos_token_id": _ends(loaded.end_ids)}
     if to != "regard":
-        write_folder(new, "llama", model, numbers, to)
+        write_folder(new, "llama", loaded.model, numbers, to)
     else:
-        plain.save_plain(new, "llama", model)
+        plain.save_plain(new, "llama", loaded.model)
         write_aside(new / plain.KEPT_CONFIG, json_bytes(numbers))
     write_aside(new / "tokenizer.json", tokenizer.to_str(pretty=True))
-    known = {key.removesuffix("_id"): tokenizer.id_to_token(n) for key, n in numbers.items() if n is not None}
+    known = {key.removesuffix("_id"): tokenizer.id_to_token(n) for key, n in special.items()}
     write_aside(new / "tokenizer_config.json", json_bytes({"tokenizer_class": "PreTrainedTokenizerFast", **known}))
     return ["weights are in float32: those of the file were dequantized"]
 
