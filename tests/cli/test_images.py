@@ -1,6 +1,7 @@
 """The verbs on images, as a person uses them: a folder a class, file names through a pipe."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,24 @@ def test_a_folder_is_scored(seen: Path, pictures: Path, cli: Cli) -> None:
     scores = json.loads(done.stdout)
     assert 0 <= scores["accuracy"] <= 1
     assert "n:240|classes:3" in scores["signatures"]["accuracy"]
+
+
+def test_a_folder_is_scored_as_its_images_get_labels(seen: Path, cli: Cli, tmp_path: Path) -> None:
+    """Pictures of another shape are brought to size in one way, the model's own."""
+    model = Path(shutil.copytree(seen / "model", tmp_path / "model"))
+    path = model / "preprocessor_config.json"
+    values = json.loads(path.read_text()) | {"do_center_crop": False, "size": {"height": 12, "width": 12}}
+    path.write_text(json.dumps(values))
+    files, names = [], []
+    for number, (image, label) in enumerate(zip(*bars(60, seed=7), strict=True)):
+        place = tmp_path / "wide" / CLASSES[label]
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image.repeat(3, 1)).save(place / f"{number}.png")
+        files, names = [*files, f"{place}/{number}.png"], [*names, CLASSES[label]]
+    labels = cli(["classify", model], stdin="\n".join(files)).stdout.split("\n")[:-1]
+    scores = json.loads(cli(["evaluate", model, "--data", tmp_path / "wide", "--json"]).stdout)
+    right = sum(label == name for label, name in zip(labels, names, strict=True))
+    assert scores["accuracy"] == pytest.approx(right / 60)
 
 
 def test_bad_files_are_one_line(seen: Path, pictures: Path, cli: Cli, tmp_path: Path) -> None:

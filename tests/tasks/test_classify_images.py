@@ -1,6 +1,7 @@
 """Images with classes: data, batches, mixing, rates, freezing, a whole run and what starts from it."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,13 @@ from bar_images import CLASSES, bars, write_bars
 import regard
 from regard.data.augment import AugmentConfig
 from regard.data.images import read_images
+from regard.data.pixels import Pixels
 from regard.errors import ConfigError, DataError, UsageError
 from regard.models.weights import gather
 from regard.tasks.images.classifier import ImageClassifier
 from regard.tasks.images.classify import ImageClassesConfig, ImageClassesTask, evaluate, soft_cross_entropy
 from regard.tasks.images.corpus import ImageData, read_corpus
+from regard.tasks.images.encoders import starting
 from regard.tasks.task import cross_entropy
 
 TINY: dict[str, Any] = {
@@ -201,6 +204,16 @@ def test_an_encoder_of_other_channels_is_refused(trained: Path, tmp_path: Path) 
     task = ImageClassesTask.prepare(config, 1, tmp_path, True)
     with pytest.raises(ConfigError, match=r"model\.colour is no setting"):
         task.build()
+
+
+def test_images_are_brought_to_size_in_use_as_they_were_in_training(trained: Path, tmp_path: Path) -> None:
+    model = Path(shutil.copytree(trained / "model", tmp_path / "model"))
+    replace(Pixels.read(model), fit="squash", resample="bilinear").save(model)
+    images = read_images(trained.parent / "bars.npz", size=(8, 8), channels=1)
+    encoder, pixels = starting(str(model), images)
+    assert encoder is not None
+    own = regard.load(trained).pixels
+    assert pixels == Pixels((8, 8), own.mean, own.std, "crop", "bicubic")
 
 
 @pytest.mark.parametrize(("form", "names"), [("huggingface", "id2label"), ("timm", "label_names")])

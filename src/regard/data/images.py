@@ -43,6 +43,7 @@ __all__ = ["CAPS", "Caps", "Images", "decode", "read_images", "read_named"]
 
 
 Fit = Literal["crop", "squash"]
+Resample = Literal["bilinear", "bicubic"]
 _DRAFT = 2  # a JPEG is decoded smaller as long as it keeps this many times the wanted size
 _READERS: dict[str, Callable[..., Pictures]] = {
     **{".npz": read_npz, ".npy": read_npy, ".csv": read_table, ".tsv": read_table, ".parquet": read_parquet},
@@ -61,6 +62,7 @@ class Images:
         fit: How a picture of another shape is brought to ``size``: ``crop`` cuts the largest part of that shape out of
             its middle, ``squash`` keeps all of it and bends its shape.
         labels: For each the name of its class; empty where there are none.
+        resample: How pixels are averaged or made when a picture is resized, both as Pillow does it.
     """
 
     pictures: Pictures
@@ -69,6 +71,7 @@ class Images:
     channels: int
     fit: Fit
     labels: tuple[str, ...]
+    resample: Resample = "bicubic"
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -133,7 +136,7 @@ class Images:
         Returns:
             SHA-256 in hexadecimal; a copy in another folder has the same.
         """
-        found = hashlib.sha256(json.dumps([len(self), *self.size, self.channels, self.fit]).encode())
+        found = hashlib.sha256(json.dumps([len(self), *self.size, self.channels, self.fit, self.resample]).encode())
 
         def one(number: int) -> bytes:
             return hashlib.sha256(self.pictures.stored(number)).digest()
@@ -173,7 +176,7 @@ class Images:
         images_BCYX = torch.from_numpy(np.array(planes_BYXC.transpose(0, 3, 1, 2), order="C"))
         if images_BCYX.shape[2:] == self.size or not len(images_BCYX):
             return images_BCYX.reshape(-1, self.channels, *self.size)
-        return F.interpolate(images_BCYX, size=self.size, mode="bicubic", antialias=True)
+        return F.interpolate(images_BCYX, size=self.size, mode=self.resample, antialias=True)
 
 
 def read_images(
@@ -185,6 +188,7 @@ def read_images(
     label: str | None = None,
     labelled: bool = True,
     fit: Fit = "crop",
+    resample: Resample = "bicubic",
 ) -> Images:
     """Read pictures.
 
@@ -197,6 +201,7 @@ def read_images(
             ``first`` or ``last``.
         labelled: Whether labels are read; then each picture must have one.
         fit: As for :class:`Images`.
+        resample: Likewise.
 
     Returns:
         The pictures in the order of the file; those of a folder sorted by path.
@@ -226,11 +231,17 @@ def read_images(
             raise DataError(what, where=pictures.where(index), mend="give a size that all are brought to")
     assert first is not None, "every reader refuses to give no picture"
     planes = channels or (1 if is_grey else 3)
-    return Images(pictures, np.arange(len(pictures)), first, planes, fit, pictures.labels)
+    return Images(pictures, np.arange(len(pictures)), first, planes, fit, pictures.labels, resample)
 
 
 def read_named(
-    paths: Sequence[str | Path], *, size: tuple[int, int], channels: int, fit: Fit = "crop", first: int = 0
+    paths: Sequence[str | Path],
+    *,
+    size: tuple[int, int],
+    channels: int,
+    fit: Fit = "crop",
+    resample: Resample = "bicubic",
+    first: int = 0,
 ) -> Images:
     """Read pictures that a user names one by one.
 
@@ -239,6 +250,7 @@ def read_named(
         size: Rows and columns that each is brought to.
         channels: Planes that each is brought to.
         fit: As for :class:`Images`.
+        resample: Likewise.
         first: Number of the first in the user's input, for messages.
 
     Returns:
@@ -258,7 +270,7 @@ def read_named(
             raise UsageError("an image is a file, not a URL", where=shown(name), mend="download it first")
     inside = [os.path.relpath(os.path.realpath(name), os.sep) for name in names]
     pictures = read_files(os.sep, inside, wheres=[shown(name) for name in names])
-    return Images(pictures, np.arange(len(names)), size, channels, fit, ())
+    return Images(pictures, np.arange(len(names)), size, channels, fit, (), resample)
 
 
 def _read(name: str, *, image: str | None, label: str | None, labelled: bool) -> Pictures:

@@ -10,13 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.data.images import Fit, Images
+from regard.data.images import Fit, Images, Resample
 from regard.errors import DataError, FormatError
 from regard.files import json_bytes, read_config, write_aside
 
 FILE = "preprocessor_config.json"
 FIT_IMAGES = 10_000  # more would move no digit that matters
-_BICUBIC = 3  # Pillow's number, which public files have
+_RESAMPLES: dict[int, Resample] = {2: "bilinear", 3: "bicubic"}  # by Pillow's numbers, which public files have
+# What an image goes through, or does not.
+_STEPS = {"do_resize": True, "do_rescale": True, "do_pad": False, "do_grayscale": False}
 
 
 @dataclass(frozen=True)
@@ -28,12 +30,14 @@ class Pixels:
         mean: Of each channel, from 0 to 1.
         std: Of each channel, above 0.
         fit: How an image of another shape is brought to the size; see :class:`regard.data.images.Images`.
+        resample: How it is resized; see there.
     """
 
     size: tuple[int, int]
     mean: tuple[float, ...]
     std: tuple[float, ...]
     fit: Fit = "crop"
+    resample: Resample = "bicubic"
 
     @staticmethod
     def of(images: Images) -> Pixels:
@@ -60,6 +64,7 @@ class Pixels:
             tuple(round(float(one), 6) for one in mean),
             tuple(round(float(one), 6) or 1.0 for one in std),
             images.fit,
+            images.resample,
         )
 
     def __call__(self, images_BCYX: Tensor) -> Tensor:
@@ -104,7 +109,7 @@ class Pixels:
             "image_processor_type": "ViTImageProcessor",
             "do_resize": True,
             "size": {"shortest_edge": min(self.size)} if crop else size,
-            "resample": _BICUBIC,
+            "resample": next(number for number, name in _RESAMPLES.items() if name == self.resample),
             "do_rescale": True,
             "rescale_factor": 1 / 255,
             "do_normalize": True,
@@ -125,7 +130,7 @@ class Pixels:
 
         Raises:
             DataError: There is neither.
-            FormatError: The file says something else than size, mean and deviation.
+            FormatError: The file says something else than size, mean and deviation, or images go through other steps.
         """
         path = folder / FILE
         if path.is_file():
@@ -135,34 +140,59 @@ class Pixels:
         if isinstance(timm, dict):
             size = timm.get("input_size")
             given = {"height": size[1], "width": size[2]} if isinstance(size, list) and len(size) == 3 else None
+            names = {name: number for number, name in _RESAMPLES.items()}
+            resample = timm.get("interpolation", "bicubic")
             values = {"size": given, "image_mean": timm.get("mean"), "image_std": timm.get("std")}
+            values["resample"] = names.get(resample, resample) if isinstance(resample, str) else resample
             return _public(values, str(path))
         mend = "write its size, image_mean and image_std there"
         raise DataError(f"no {FILE}: how images are normalized is not known", where=str(folder), mend=mend)
 
 
 def _public(values: dict[str, Any], where: str) -> Pixels:
-    size = values.get("size")
-    crops = values.get("do_center_crop") is True or (isinstance(size, dict) and "shortest_edge" in size)
-    if values.get("do_center_crop") is True and values.get("crop_size") is not None:
-        size = values["crop_size"]
-    edge = size.get("shortest_edge") if isinstance(size, dict) else size
-    if isinstance(edge, int):
-        size = {"height": edge, "width": edge}
-    if not isinstance(size, dict) or not all(
-        type(size.get(side)) is int and 1 <= size[side] <= 16_384 for side in ("height", "width")
-    ):
-        raise FormatError("size is no height and width", where=where, mend='write {"height": 224, "width": 224}')
+    for name, wanted in _STEPS.items():
+        if (values.get(name, wanted) or False) is not wanted:
+            raise FormatError(f"{name} is {str(values[name])[:40]}; only {wanted} is known here", where=where)
+    number = values.get("resample", 2)  # bilinear is what ViT's own processor does where nothing is said
+    if type(number) is not int or number not in _RESAMPLES:
+        mend = "known: 2 (bilinear), 3 (bicubic)"
+        raise FormatError(f"resample is {str(number)[:40]!r}", where=where, mend=mend)
+    size, crops = _size(values, where)
     plain = values.get("do_normalize", True) is False
     mean = [0.0] * 3 if plain else _numbers(values, "image_mean", where)
     std = [1.0] * 3 if plain else _numbers(values, "image_std", where)
     if len(mean) != len(std) or min(std) <= 0:
         raise FormatError("image_mean and image_std do not go together", where=where)
-    factor = values.get("rescale_factor", 1 / 255)
-    if values.get("do_rescale", True) is not True or abs(float(factor) * 255 - 1) > 1e-6:
+    if abs(float(values.get("rescale_factor", 1 / 255)) * 255 - 1) > 1e-6:
         raise FormatError("pixels are not scaled from 0 to 1", where=where)
     how: Fit = "crop" if crops else "squash"
-    return Pixels((size["height"], size["width"]), tuple(map(float, mean)), tuple(map(float, std)), how)
+    return Pixels(size, tuple(map(float, mean)), tuple(map(float, std)), how, _RESAMPLES[number])
+
+
+def _size(values: dict[str, Any], where: str) -> tuple[tuple[int, int], bool]:
+    """Find the size of images, and whether they are cut to its shape."""
+    size = values.get("size")
+    centred = values.get("do_center_crop") is True
+    by_edge = (isinstance(size, dict) and size.get("shortest_edge") is not None) or (centred and type(size) is int)
+    resized = _sides(size, where)
+    cut = _sides(values["crop_size"], where) if centred and values.get("crop_size") is not None else resized
+    # A shorter side of this length and a cut of this size are what one cut of this shape, then resized, is.
+    if (min(cut) if by_edge else cut) != (min(resized) if by_edge else resized) or values.get("crop_pct") not in (
+        None,
+        1.0,
+    ):
+        what = f"images are cut from larger ones: size is {size}, crop_size {values.get('crop_size')}"
+        raise FormatError(what, where=where, mend="write a size that is not larger than crop_size, and no crop_pct")
+    return cut, by_edge
+
+
+def _sides(size: Any, where: str) -> tuple[int, int]:
+    """Take a height and a width, which may be one number, under the name of the shorter side too."""
+    edge = size.get("shortest_edge") if isinstance(size, dict) else size
+    sides = (size.get("height"), size.get("width")) if isinstance(size, dict) and edge is None else (edge, edge)
+    if not all(type(side) is int and 1 <= side <= 16_384 for side in sides):
+        raise FormatError("size is no height and width", where=where, mend='write {"height": 224, "width": 224}')
+    return sides
 
 
 def _numbers(values: dict[str, Any], name: str, where: str) -> list[float]:

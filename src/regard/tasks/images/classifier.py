@@ -54,7 +54,8 @@ class ImageEmbedder:
         Raises:
             DataError: A file is missing or no image that is read.
         """
-        return read_named(paths, size=self.pixels.size, channels=len(self.pixels.mean), fit=self.pixels.fit)
+        of = self.pixels
+        return read_named(paths, size=of.size, channels=len(of.mean), fit=of.fit, resample=of.resample)
 
     def embed(self, images: Images | Sequence[str | Path], batch_images: int = BATCH_IMAGES) -> np.ndarray:
         """Give each image a vector; it does not depend on the images beside it.

@@ -77,7 +77,8 @@ def starting(init: str, images: Images) -> tuple[ImageEncoder | None, Pixels]:
         images: The training part.
 
     Returns:
-        The encoder, None for a fresh one; and the normalization, a trained encoder's own, at the size of the images.
+        The encoder, None for a fresh one; and the normalization, a trained encoder's own, with images brought to size
+        as these are.
 
     Raises:
         ConfigError: The images have another number of channels.
@@ -88,7 +89,7 @@ def starting(init: str, images: Images) -> tuple[ImageEncoder | None, Pixels]:
     if images.channels != len(pixels.mean):
         what = f"the encoder reads {len(pixels.mean)} channels, the images have {images.channels}"
         raise ConfigError(what, where=init, mend=f"set data.channels: {len(pixels.mean)}")
-    return encoder, replace(pixels, size=images.size)
+    return encoder, replace(pixels, size=images.size, fit=images.fit, resample=images.resample)
 
 
 def refit(encoder: ImageEncoder, pixels: Pixels, num_classes: int, model: Mapping[str, Any], init: str) -> ImageEncoder:
