@@ -66,6 +66,7 @@ CASES = {
     "bert, masked": lambda: bert("BertForMaskedLM"),
     "bert, both heads, relu, large epsilon": lambda: bert("BertForPreTraining", hidden_act="relu", layer_norm_eps=1e-2),
     "bert, quick gelu": lambda: bert("BertForMaskedLM", hidden_act="quick_gelu"),
+    "bert, swish": lambda: bert("BertForMaskedLM", hidden_act="swish"),
     "bert, untied": lambda: bert("BertForMaskedLM", tie_word_embeddings=False),
     "roberta": lambda: bert("RobertaForMaskedLM", type_vocab_size=1, layer_norm_eps=1e-5),
     "roberta, relu": lambda: bert("RobertaForMaskedLM", type_vocab_size=1, hidden_act="relu"),
@@ -89,6 +90,8 @@ CASES = {
     "gpt2": lambda: gpt2(),
     "gpt2, untied, relu": lambda: gpt2(tie_word_embeddings=False, activation_function="relu", n_inner=40),
     "gpt2, exact gelu, small epsilon": lambda: gpt2(activation_function="gelu", layer_norm_epsilon=1e-12),
+    "gpt2, swish": lambda: gpt2(activation_function="swish"),
+    "llama, tanh": lambda: llama(hidden_act="gelu_new"),
     "llama": lambda: llama(),
     "llama, untied, all heads, another base": lambda: llama(
         tie_word_embeddings=False, num_key_value_heads=6, rope_parameters={"rope_type": "default", "rope_theta": 500.0}
@@ -303,7 +306,7 @@ def test_names_without_the_heads_module_are_read_too(tmp_path: Path) -> None:
             {"model_type": "t5"},
             "model_type is 't5'; known: bert, electra, gpt2, llama, marian, pegasus, roberta, roformer, ",
         ),
-        ({"activation_function": "swish9"}, "activation_function is 'swish9'; known: gelu_new"),
+        ({"activation_function": "swish9"}, "activation_function is 'swish9'; known: gelu, relu"),
         ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True; only False"),
         ({"n_embd": None}, "n_embd is None, not a number"),
         ({"n_embd": "24"}, "n_embd is '24', not a number"),

@@ -19,7 +19,7 @@ from regard.errors import FormatError
 from regard.models.bert import Bert, BertConfig
 from regard.models.public import Layout, Rule, both
 from regard.models.registry import Family, Size, register
-from regard.models.values import ACTIVATIONS, architecture, choose, count, expect, flag, number
+from regard.models.values import ACTIVATION_NAMES, ACTIVATIONS, architecture, choose, count, expect, flag, number
 from regard.models.weights import check_sines
 
 
@@ -64,7 +64,6 @@ def _read(
 
 
 def _write(config: BertConfig) -> dict[str, Any]:
-    theirs = {ours: name for name, ours in ACTIVATIONS.items()}
     return {
         "vocab_size": config.vocab_size,
         "hidden_size": config.embed_dim,
@@ -75,7 +74,7 @@ def _write(config: BertConfig) -> dict[str, Any]:
         "max_position_embeddings": config.max_len + config.first_position,
         "type_vocab_size": config.num_types,
         "pad_token_id": max(config.first_position - 1, 0),  # RoBERTa counts positions from behind its number
-        "hidden_act": theirs[config.activation],
+        "hidden_act": ACTIVATION_NAMES[config.activation],
         "tie_word_embeddings": config.tie,
         "hidden_dropout_prob": config.dropout,
         "attention_probs_dropout_prob": config.attention_dropout,

@@ -19,6 +19,7 @@ from regard.layers.embed import Embedding
 from regard.models.causal import CausalStack
 from regard.models.public import Layout, Rule, choose, count, expect, number
 from regard.models.registry import Family, Size, register
+from regard.models.values import ACTIVATION_NAMES, ACTIVATIONS
 
 
 @dataclass(frozen=True)
@@ -94,16 +95,6 @@ class GPT(CausalStack):
                 nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * c.num_layers))
 
 
-_ACTIVATIONS = {
-    "gelu_new": "gelu-tanh",
-    "quick_gelu": "gelu-quick",
-    "gelu_pytorch_tanh": "gelu-tanh",
-    "gelu": "gelu",
-    "relu": "relu",
-    "silu": "silu",
-}
-
-
 def _read(values: Mapping[str, Any], where: str) -> GPTConfig:
     plain = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False}
     expect(values, where, **plain, is_causal=True)
@@ -114,7 +105,7 @@ def _read(values: Mapping[str, Any], where: str) -> GPTConfig:
         num_heads=count(values, "n_head", where),
         mlp_dim=0 if values.get("n_inner") is None else count(values, "n_inner", where),
         max_len=count(values, "n_positions", where),
-        activation=choose(values, "activation_function", _ACTIVATIONS, where),
+        activation=choose(values, "activation_function", ACTIVATIONS, where),
         tie=bool(values.get("tie_word_embeddings", True)),
         dropout=number(values, "resid_pdrop", where, 0.1),
         attention_dropout=number(values, "attn_pdrop", where, 0.1),
@@ -123,7 +114,6 @@ def _read(values: Mapping[str, Any], where: str) -> GPTConfig:
 
 
 def _write(config: GPTConfig) -> dict[str, Any]:
-    theirs = {ours: name for name, ours in reversed(_ACTIVATIONS.items())}
     return {
         "vocab_size": config.vocab_size,
         "n_embd": config.embed_dim,
@@ -131,7 +121,7 @@ def _write(config: GPTConfig) -> dict[str, Any]:
         "n_head": config.num_heads,
         "n_inner": config.mlp_dim or None,
         "n_positions": config.max_len,
-        "activation_function": theirs[config.activation],
+        "activation_function": ACTIVATION_NAMES[config.activation],
         "tie_word_embeddings": config.tie,
         "resid_pdrop": config.dropout,
         "embd_pdrop": config.dropout,

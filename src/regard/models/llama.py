@@ -18,6 +18,7 @@ from regard.layers.embed import Embedding
 from regard.models.causal import CausalStack
 from regard.models.public import Layout, Rule, choose, count, expect, number
 from regard.models.registry import Family, register
+from regard.models.values import ACTIVATION_NAMES, ACTIVATIONS
 
 
 @dataclass(frozen=True)
@@ -93,9 +94,6 @@ class Llama(CausalStack):
         )
 
 
-_ACTIVATIONS = {"silu": "silu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu-tanh"}
-
-
 def _rope(values: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
     """Take a section about rotary positions, which may tell their base, and that nothing scales them."""
     rope = values.get(name) or {}
@@ -122,7 +120,7 @@ def _read(values: Mapping[str, Any], where: str) -> LlamaConfig:
         mlp_dim=count(values, "intermediate_size", where),
         max_len=count(values, "max_position_embeddings", where),
         rotary_base=float(number({**values, **rope}, "rope_theta", where, 10000.0)),
-        activation=choose(values, "hidden_act", _ACTIVATIONS, where),
+        activation=choose(values, "hidden_act", ACTIVATIONS, where),
         tie=bool(values.get("tie_word_embeddings", False)),
         norm_eps=number(values, "rms_norm_eps", where),
     )
@@ -132,7 +130,6 @@ def _read(values: Mapping[str, Any], where: str) -> LlamaConfig:
 
 
 def _write(config: LlamaConfig) -> dict[str, Any]:
-    theirs = {ours: name for name, ours in _ACTIVATIONS.items()}
     return {
         "vocab_size": config.vocab_size,
         "hidden_size": config.embed_dim,
@@ -142,7 +139,7 @@ def _write(config: LlamaConfig) -> dict[str, Any]:
         "intermediate_size": config.mlp_dim,
         "max_position_embeddings": config.max_len,
         "rope_theta": config.rotary_base,
-        "hidden_act": theirs[config.activation],
+        "hidden_act": ACTIVATION_NAMES[config.activation],
         "tie_word_embeddings": config.tie,
         "rms_norm_eps": config.norm_eps,
     }

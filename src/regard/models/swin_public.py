@@ -17,6 +17,7 @@ from regard.models.public import Layout, Rule, both
 from regard.models.registry import Family, Size, check_bounds, register
 from regard.models.swin import MAX_STAGES, Swin, SwinConfig, WindowShrink
 from regard.models.values import (
+    ACTIVATION_NAMES,
     ACTIVATIONS,
     TIMM_RATES,
     architecture,
@@ -153,7 +154,7 @@ def _write(config: SwinConfig) -> dict[str, Any]:
         "window_size": config.window(0),
         "mlp_ratio": config.mlp_ratio,
         "qkv_bias": True,
-        "hidden_act": {ours: name for name, ours in ACTIVATIONS.items()}[config.activation],
+        "hidden_act": ACTIVATION_NAMES[config.activation],
         "hidden_dropout_prob": config.dropout,
         "attention_probs_dropout_prob": config.attention_dropout,
         "drop_path_rate": config.drop_path,

@@ -20,18 +20,11 @@ from regard.models.interface import Share
 from regard.models.public import Layout, Rule, both, choose, count, expect, flag, number
 from regard.models.registry import Family, Size, register
 from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.values import ACTIVATION_NAMES, ACTIVATIONS
 from regard.models.weights import check_sines
 
 Norm = Literal["pre", "post"]
 
-_ACTIVATIONS = {
-    "swish": "silu",
-    "silu": "silu",
-    "relu": "relu",
-    "gelu": "gelu",
-    "gelu_new": "gelu-tanh",
-    "quick_gelu": "gelu-quick",
-}
 _TABLES = ("encoder.embed_positions.weight", "decoder.embed_positions.weight")
 _NORM_EPS = 1e-5  # theirs is no setting
 
@@ -64,7 +57,7 @@ def _read(values: Mapping[str, Any], where: str, *, norm: Norm, architecture: st
         encoder_layers=count(values, "encoder_layers", where),
         decoder_layers=count(values, "decoder_layers", where),
         norm=norm,
-        activation=choose(values, "activation_function", _ACTIVATIONS, where),
+        activation=choose(values, "activation_function", ACTIVATIONS, where),
         share=_share(values, where, source_size, target_size),
         positions="sinusoidal-halves",
         max_len=count(values, "max_position_embeddings", where),
@@ -92,7 +85,6 @@ def _share(values: Mapping[str, Any], where: str, source_size: int, target_size:
 
 
 def _write(config: TransformerConfig, *, norm: Norm) -> dict[str, Any]:
-    theirs = {ours: name for name, ours in _ACTIVATIONS.items()}
     first_free = min(config.source_vocab_size, config.target_vocab_size) - 1  # Marian's padding token is its last
     values: dict[str, Any] = {"vocab_size": config.source_vocab_size}
     if norm == "post":
@@ -104,7 +96,7 @@ def _write(config: TransformerConfig, *, norm: Norm) -> dict[str, Any]:
         "d_model": config.embed_dim,
         "encoder_layers": config.encoder_layers,
         "decoder_layers": config.decoder_layers,
-        "activation_function": theirs[config.activation],
+        "activation_function": ACTIVATION_NAMES[config.activation],
         "tie_word_embeddings": config.tie,
         "scale_embedding": config.scale_embed,
         "max_position_embeddings": config.max_len,

@@ -9,8 +9,17 @@ from regard.errors import FormatError
 
 T = TypeVar("T")
 
-# Our names of activations by those of the Hugging Face layouts.
-ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "gelu_new": "gelu-tanh", "quick_gelu": "gelu-quick", "silu": "silu"}
+# Our names of activations by those of the Hugging Face layouts, and the other way; of several the last is written.
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "relu": "relu",
+    "gelu_pytorch_tanh": "gelu-tanh",
+    "gelu_new": "gelu-tanh",
+    "quick_gelu": "gelu-quick",
+    "swish": "silu",
+    "silu": "silu",
+}
+ACTIVATION_NAMES = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
 
 
 def layout_name(values: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from regard.errors import FormatError
 from regard.models.public import Layout, Rule, both
 from regard.models.registry import Family, Size, register
 from regard.models.values import (
+    ACTIVATION_NAMES,
     ACTIVATIONS,
     TIMM_RATES,
     architecture,
@@ -80,7 +81,7 @@ def write_sizes(config: Any) -> dict[str, Any]:
         "num_hidden_layers": config.num_layers,
         "num_attention_heads": config.num_heads,
         "intermediate_size": config.mlp_dim,
-        "hidden_act": {ours: name for name, ours in ACTIVATIONS.items()}[config.activation],
+        "hidden_act": ACTIVATION_NAMES[config.activation],
         "qkv_bias": True,
         "hidden_dropout_prob": config.dropout,
         "attention_probs_dropout_prob": config.attention_dropout,

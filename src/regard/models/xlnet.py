@@ -26,6 +26,7 @@ from regard.layers.relative import Joined, Memory, RelativeBlock, Stream
 from regard.models.interface import MaskFiller
 from regard.models.public import Layout, Rule, choose, count, expect, number
 from regard.models.registry import Family, Size, register
+from regard.models.values import ACTIVATION_NAMES, ACTIVATIONS
 
 _MOST_TOKENS = 16_777_216
 
@@ -303,8 +304,6 @@ def _standing_of(targets_P: Tensor, content: Standing, remembered_B: Tensor) -> 
 
 # ------------------------------------------------------------------------------------------------- public checkpoints
 
-# The public implementation takes "gelu" for the exact one, whatever the weights were trained with.
-_ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "gelu_new": "gelu-tanh", "quick_gelu": "gelu-quick", "silu": "silu"}
 _SIDES = {"bi": "both", "uni": "past"}
 _HEADS = {"XLNetLMHeadModel": "tokens", "XLNetModel": "none"}
 
@@ -334,7 +333,8 @@ def _read(values: Mapping[str, Any], where: str) -> XLNetConfig:
         memory_tokens=optional["mem_len"],
         reuse_tokens=optional["reuse_len"],
         untie=bool(values.get("untie_r", True)),
-        activation=choose(values, "ff_activation", _ACTIVATIONS, where),
+        # The public implementation takes "gelu" for the exact one, whatever the weights were trained with.
+        activation=choose(values, "ff_activation", ACTIVATIONS, where),
         head=cast(Any, _HEADS[architecture]),
         tie=bool(values.get("tie_word_embeddings", True)),
         dropout=dropout,
@@ -344,7 +344,7 @@ def _read(values: Mapping[str, Any], where: str) -> XLNetConfig:
 
 
 def _write(config: XLNetConfig) -> dict[str, Any]:
-    theirs, sides = ({ours: name for name, ours in known.items()} for known in (_ACTIVATIONS, _SIDES))
+    sides = {ours: name for name, ours in _SIDES.items()}
     values = {
         "vocab_size": config.vocab_size,
         "d_model": config.embed_dim,
@@ -359,7 +359,7 @@ def _write(config: XLNetConfig) -> dict[str, Any]:
         "mem_len": config.memory_tokens or None,
         "reuse_len": config.reuse_tokens or None,
         "untie_r": config.untie,
-        "ff_activation": theirs[config.activation],
+        "ff_activation": ACTIVATION_NAMES[config.activation],
         "tie_word_embeddings": config.tie,
         "dropout": config.dropout,
         "layer_norm_eps": config.norm_eps,
