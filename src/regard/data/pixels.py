@@ -16,7 +16,8 @@ from regard.files import json_bytes, read_config, write_aside
 
 FILE = "preprocessor_config.json"
 FIT_IMAGES = 10_000  # more would move no digit that matters
-_RESAMPLES: dict[int, Resample] = {2: "bilinear", 3: "bicubic"}  # by Pillow's numbers, which public files have
+# By Pillow's numbers, which Hugging Face's files have, and by name, as timm's.
+_RESAMPLES: dict[int | str, Resample] = {2: "bilinear", 3: "bicubic", "bilinear": "bilinear", "bicubic": "bicubic"}
 # What an image goes through, or does not.
 _STEPS = {"do_resize": True, "do_rescale": True, "do_pad": False, "do_grayscale": False}
 
@@ -140,10 +141,8 @@ class Pixels:
         if isinstance(timm, dict):
             size = timm.get("input_size")
             given = {"height": size[1], "width": size[2]} if isinstance(size, list) and len(size) == 3 else None
-            names = {name: number for number, name in _RESAMPLES.items()}
-            resample = timm.get("interpolation", "bicubic")
             values = {"size": given, "image_mean": timm.get("mean"), "image_std": timm.get("std")}
-            values["resample"] = names.get(resample, resample) if isinstance(resample, str) else resample
+            values["resample"] = timm.get("interpolation", "bicubic")
             return _public(values, str(path))
         mend = "write its size, image_mean and image_std there"
         raise DataError(f"no {FILE}: how images are normalized is not known", where=str(folder), mend=mend)
@@ -153,20 +152,21 @@ def _public(values: dict[str, Any], where: str) -> Pixels:
     for name, wanted in _STEPS.items():
         if (values.get(name, wanted) or False) is not wanted:
             raise FormatError(f"{name} is {str(values[name])[:40]}; only {wanted} is known here", where=where)
-    number = values.get("resample", 2)  # bilinear is what ViT's own processor does where nothing is said
-    if type(number) is not int or number not in _RESAMPLES:
-        mend = "known: 2 (bilinear), 3 (bicubic)"
-        raise FormatError(f"resample is {str(number)[:40]!r}", where=where, mend=mend)
+    resample = values.get("resample", "bilinear")  # which ViT's own processor takes where nothing is said
+    if not isinstance(resample, int | str) or resample not in _RESAMPLES:
+        mend = "known: 2 or bilinear, 3 or bicubic"
+        raise FormatError(f"resample is {str(resample)[:40]!r}", where=where, mend=mend)
     size, crops = _size(values, where)
     plain = values.get("do_normalize", True) is False
     mean = [0.0] * 3 if plain else _numbers(values, "image_mean", where)
     std = [1.0] * 3 if plain else _numbers(values, "image_std", where)
     if len(mean) != len(std) or min(std) <= 0:
         raise FormatError("image_mean and image_std do not go together", where=where)
-    if abs(float(values.get("rescale_factor", 1 / 255)) * 255 - 1) > 1e-6:
+    factor = values.get("rescale_factor", 1 / 255)
+    if not isinstance(factor, int | float) or not abs(factor * 255 - 1) <= 1e-6:
         raise FormatError("pixels are not scaled from 0 to 1", where=where)
     how: Fit = "crop" if crops else "squash"
-    return Pixels(size, tuple(map(float, mean)), tuple(map(float, std)), how, _RESAMPLES[number])
+    return Pixels(size, tuple(map(float, mean)), tuple(map(float, std)), how, _RESAMPLES[resample])
 
 
 def _size(values: dict[str, Any], where: str) -> tuple[tuple[int, int], bool]:
@@ -177,10 +177,8 @@ def _size(values: dict[str, Any], where: str) -> tuple[tuple[int, int], bool]:
     resized = _sides(size, where)
     cut = _sides(values["crop_size"], where) if centred and values.get("crop_size") is not None else resized
     # A shorter side of this length and a cut of this size are what one cut of this shape, then resized, is.
-    if (min(cut) if by_edge else cut) != (min(resized) if by_edge else resized) or values.get("crop_pct") not in (
-        None,
-        1.0,
-    ):
+    is_whole = min(cut) == min(resized) if by_edge else cut == resized
+    if not is_whole or values.get("crop_pct") not in (None, 1.0):
         what = f"images are cut from larger ones: size is {size}, crop_size {values.get('crop_size')}"
         raise FormatError(what, where=where, mend="write a size that is not larger than crop_size, and no crop_pct")
     return cut, by_edge
@@ -189,7 +187,7 @@ def _size(values: dict[str, Any], where: str) -> tuple[tuple[int, int], bool]:
 def _sides(size: Any, where: str) -> tuple[int, int]:
     """Take a height and a width, which may be one number, under the name of the shorter side too."""
     edge = size.get("shortest_edge") if isinstance(size, dict) else size
-    sides = (size.get("height"), size.get("width")) if isinstance(size, dict) and edge is None else (edge, edge)
+    sides: Any = (size.get("height"), size.get("width")) if isinstance(size, dict) and edge is None else (edge, edge)
     if not all(type(side) is int and 1 <= side <= 16_384 for side in sides):
         raise FormatError("size is no height and width", where=where, mend='write {"height": 224, "width": 224}')
     return sides

@@ -46,10 +46,8 @@ _SETTINGS: dict[str, tuple[str, type]] = {
     "norm_eps": ("llama.attention.layer_norm_rms_epsilon", float),
 }
 T = TypeVar("T")
-_CONTROL, _USER_DEFINED = (
-    3,
-    4,
-)  # the format's types of tokens that are no text, and of those that text is never cut into
+_CONTROL = 3  # the format's type of tokens that are no text
+_USER_DEFINED = 4  # and of those that are text, and never cut
 _ENDS = ("eos", "eot", "eom")  # of a text, of a turn, of a message: the format's runtime stops at each
 
 
