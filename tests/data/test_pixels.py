@@ -68,11 +68,27 @@ def test_public_processor_computes_the_same(resample: Any, tmp_path: Path) -> No
     # Of another size, pixels differ by roundings of bytes alone, and the two ways by far more.
     larger = np.random.default_rng(2).integers(0, 256, (23, 41, 3), dtype=np.uint8)
     np.savez(tmp_path / "x.npz", images=larger[None])
-    images = read_images(
-        tmp_path / "x.npz", size=read.size, channels=3, labelled=False, fit=read.fit, resample=read.resample
-    )
+    images = read_images(tmp_path / "x.npz", labelled=False, **read.framing)
     byte = 1 / (255 * min(PIXELS.std))
     torch.testing.assert_close(read(images.batch([0])), processed(tmp_path, larger), rtol=0, atol=4 * byte)
+
+
+def test_a_cut_is_the_public_one(tmp_path: Path) -> None:
+    """A part of the picture first and resized then, in the place of the other way about: half a pixel apart at most."""
+    Pixels((32, 32), PIXELS.mean, PIXELS.std, "crop", share=0.8).save(tmp_path)
+    rows_YX, columns_YX = np.mgrid[:96, :160]
+    picture = np.stack([rows_YX * 2, columns_YX * 1.5, rows_YX + columns_YX * 0.9], -1).astype(np.uint8)
+    np.savez(tmp_path / "x.npz", images=picture[None])
+    read = Pixels.read(tmp_path)
+    assert read.share == 0.8
+    want = processed(tmp_path, picture)
+    found, whole = (
+        read(read_images(tmp_path / "x.npz", labelled=False, **{**read.framing, **more}).batch([0]))
+        for more in ({}, {"share": 1.0})
+    )
+    half_a_pixel = 0.5 * 3 * 2 / (255 * min(PIXELS.std))
+    assert float((found - want).abs().max()) < half_a_pixel
+    assert float((whole - want).abs().max()) > 5 * half_a_pixel
 
 
 @pytest.mark.parametrize(
@@ -85,6 +101,10 @@ def test_public_processor_computes_the_same(resample: Any, tmp_path: Path) -> No
         (
             {"size": {"shortest_edge": 32}, "do_center_crop": True, "crop_size": SQUARE, "resample": 3},
             Pixels((32, 32), (0.5,), (0.5,), "crop"),
+        ),
+        (
+            {"size": {"shortest_edge": 40}, "do_center_crop": True, "crop_size": SQUARE, "resample": 3},
+            Pixels((32, 32), (0.5,), (0.5,), "crop", share=0.8),
         ),
         ({"size": 32, "do_center_crop": True, "resample": 3}, Pixels((32, 32), (0.5,), (0.5,), "crop")),
         (
@@ -102,9 +122,18 @@ def test_forms_of_public_files(values: dict[str, Any], wanted: Pixels, tmp_path:
 def test_timm_says_it_in_config_json(tmp_path: Path) -> None:
     entry = {"input_size": [3, 5, 7], "mean": [0.25, 0.5, 0.125], "std": [0.5, 0.25, 0.2]}
     (tmp_path / "config.json").write_text(json.dumps({"pretrained_cfg": entry}))
-    assert Pixels.read(tmp_path) == Pixels((5, 7), PIXELS.mean, PIXELS.std, "squash")
+    assert Pixels.read(tmp_path) == Pixels((5, 7), PIXELS.mean, PIXELS.std, "crop")
     (tmp_path / "config.json").write_text(json.dumps({"pretrained_cfg": {**entry, "interpolation": "bilinear"}}))
-    assert Pixels.read(tmp_path) == Pixels((5, 7), PIXELS.mean, PIXELS.std, "squash", "bilinear")
+    assert Pixels.read(tmp_path) == Pixels((5, 7), PIXELS.mean, PIXELS.std, "crop", "bilinear")
+    (tmp_path / "config.json").write_text(json.dumps({"pretrained_cfg": {**entry, "crop_mode": "squash"}}))
+    assert Pixels.read(tmp_path) == Pixels((5, 7), PIXELS.mean, PIXELS.std, "squash")
+    usual = {**entry, "input_size": [3, 224, 224], "crop_pct": 0.9, "crop_mode": "center"}
+    (tmp_path / "config.json").write_text(json.dumps({"pretrained_cfg": usual}))
+    assert Pixels.read(tmp_path) == Pixels((224, 224), PIXELS.mean, PIXELS.std, "crop", share=224 / 248)
+    for odd in ({"crop_pct": 0}, {"crop_pct": 1.5}, {"crop_pct": "x"}, {"crop_mode": "border"}):
+        (tmp_path / "config.json").write_text(json.dumps({"pretrained_cfg": {**entry, **odd}}))
+        with pytest.raises(FormatError, match="crop_mode is "):
+            Pixels.read(tmp_path)
     for odd in ("random", 3.5, None):
         (tmp_path / "config.json").write_text(json.dumps({"pretrained_cfg": {**entry, "interpolation": odd}}))
         with pytest.raises(FormatError, match="resample is "):
@@ -130,9 +159,8 @@ def test_timm_says_it_in_config_json(tmp_path: Path) -> None:
         {"size": 8, "do_pad": True},
         *({"size": 8, "resample": number} for number in (0, 1, 4, 5, None, "nearest", True, [])),
         {"size": 8, "rescale_factor": "x"},
-        {"size": {"shortest_edge": 40}, "do_center_crop": True, "crop_size": SQUARE},
+        {"size": {"shortest_edge": 30}, "do_center_crop": True, "crop_size": SQUARE},
         {"size": {"height": 40, "width": 40}, "do_center_crop": True, "crop_size": SQUARE},
-        {"size": {"shortest_edge": 32}, "crop_pct": 0.8},
     ],
 )
 def test_other_files_are_refused(values: dict[str, Any], tmp_path: Path) -> None:

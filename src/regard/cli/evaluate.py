@@ -78,9 +78,7 @@ def evaluate(
         measures = loaded.evaluate(read_pairs(data, source=source, target=target), options, references).measures
         how = f"|beam:{options.beam}|lp:{options.length_penalty}"
     elif isinstance(loaded, ImageClassifier):
-        of = loaded.pixels
-        how_sized = {"size": of.size, "channels": len(of.mean), "fit": of.fit, "resample": of.resample}
-        images = read_images(data, image=source, label=target, **how_sized)
+        images = read_images(data, image=source, label=target, **loaded.pixels.framing)
         measures = classify_images.evaluate(loaded, images).measures
     else:
         raise UsageError(

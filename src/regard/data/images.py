@@ -63,6 +63,7 @@ class Images:
             its middle, ``squash`` keeps all of it and bends its shape.
         labels: For each the name of its class; empty where there are none.
         resample: How pixels are averaged or made when a picture is resized, both as Pillow does it.
+        share: Of the part that is cut, the share of its sides that is kept, out of its middle.
     """
 
     pictures: Pictures
@@ -72,6 +73,7 @@ class Images:
     fit: Fit
     labels: tuple[str, ...]
     resample: Resample = "bicubic"
+    share: float = 1.0
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -136,7 +138,9 @@ class Images:
         Returns:
             SHA-256 in hexadecimal; a copy in another folder has the same.
         """
-        found = hashlib.sha256(json.dumps([len(self), *self.size, self.channels, self.fit, self.resample]).encode())
+        found = hashlib.sha256(
+            json.dumps([len(self), *self.size, self.channels, self.fit, self.resample, self.share]).encode()
+        )
 
         def one(number: int) -> bytes:
             return hashlib.sha256(self.pictures.stored(number)).digest()
@@ -164,7 +168,7 @@ class Images:
 
     def _one(self, number: int) -> Tensor:
         rows, columns, _ = self.pictures.shape(number)
-        scale = max(self.size[0] / rows, self.size[1] / columns)
+        scale = max(self.size[0] / rows, self.size[1] / columns) / self.share
         least = (math.ceil(_DRAFT * scale * rows), math.ceil(_DRAFT * scale * columns))
         return self._fitted(self.pictures.pixels(number, least)[None])
 
@@ -172,7 +176,7 @@ class Images:
         """Bring pictures of one shape to the wanted planes and size."""
         planes_BYXC = _with_channels(pixels_BYXC, self.channels)
         if self.fit == "crop":
-            planes_BYXC = _middle(planes_BYXC, self.size)
+            planes_BYXC = _middle(planes_BYXC, self.size, self.share)
         images_BCYX = torch.from_numpy(np.array(planes_BYXC.transpose(0, 3, 1, 2), order="C"))
         if images_BCYX.shape[2:] == self.size or not len(images_BCYX):
             return images_BCYX.reshape(-1, self.channels, *self.size)
@@ -189,6 +193,7 @@ def read_images(
     labelled: bool = True,
     fit: Fit = "crop",
     resample: Resample = "bicubic",
+    share: float = 1.0,
 ) -> Images:
     """Read pictures.
 
@@ -202,6 +207,7 @@ def read_images(
         labelled: Whether labels are read; then each picture must have one.
         fit: As for :class:`Images`.
         resample: Likewise.
+        share: Likewise.
 
     Returns:
         The pictures in the order of the file; those of a folder sorted by path.
@@ -231,7 +237,7 @@ def read_images(
             raise DataError(what, where=pictures.where(index), mend="give a size that all are brought to")
     assert first is not None, "every reader refuses to give no picture"
     planes = channels or (1 if is_grey else 3)
-    return Images(pictures, np.arange(len(pictures)), first, planes, fit, pictures.labels, resample)
+    return Images(pictures, np.arange(len(pictures)), first, planes, fit, pictures.labels, resample, share)
 
 
 def read_named(
@@ -241,6 +247,7 @@ def read_named(
     channels: int,
     fit: Fit = "crop",
     resample: Resample = "bicubic",
+    share: float = 1.0,
     first: int = 0,
 ) -> Images:
     """Read pictures that a user names one by one.
@@ -251,6 +258,7 @@ def read_named(
         channels: Planes that each is brought to.
         fit: As for :class:`Images`.
         resample: Likewise.
+        share: Likewise.
         first: Number of the first in the user's input, for messages.
 
     Returns:
@@ -270,7 +278,7 @@ def read_named(
             raise UsageError("an image is a file, not a URL", where=shown(name), mend="download it first")
     inside = [os.path.relpath(os.path.realpath(name), os.sep) for name in names]
     pictures = read_files(os.sep, inside, wheres=[shown(name) for name in names])
-    return Images(pictures, np.arange(len(names)), size, channels, fit, (), resample)
+    return Images(pictures, np.arange(len(names)), size, channels, fit, (), resample, share)
 
 
 def _read(name: str, *, image: str | None, label: str | None, labelled: bool) -> Pictures:
@@ -305,13 +313,13 @@ def _with_channels(pixels_BYXC: np.ndarray, channels: int) -> np.ndarray:
     return luma_BYX.astype(np.uint8)[..., None]
 
 
-def _middle(pixels_BYXC: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Cut the largest part of the wanted shape out of the middle.
+def _middle(pixels_BYXC: np.ndarray, size: tuple[int, int], share: float) -> np.ndarray:
+    """Cut the largest part of the wanted shape out of the middle, or a share of its sides.
 
     It is cut before it is resized: a long thin picture would grow beyond all bounds.
     """
     _, rows, columns, _ = pixels_BYXC.shape
-    kept_rows = min(rows, max(1, round(columns * size[0] / size[1])))
-    kept_columns = min(columns, max(1, round(rows * size[1] / size[0])))
+    kept_rows = max(1, round(min(rows, columns * size[0] / size[1]) * share))
+    kept_columns = max(1, round(min(columns, rows * size[1] / size[0]) * share))
     top, left = (rows - kept_rows) // 2, (columns - kept_columns) // 2
     return pixels_BYXC[:, top : top + kept_rows, left : left + kept_columns]

@@ -32,6 +32,7 @@ class Pixels:
         std: Of each channel, above 0.
         fit: How an image of another shape is brought to the size; see :class:`regard.data.images.Images`.
         resample: How it is resized; see there.
+        share: How much of it is kept; see there.
     """
 
     size: tuple[int, int]
@@ -39,6 +40,18 @@ class Pixels:
     std: tuple[float, ...]
     fit: Fit = "crop"
     resample: Resample = "bicubic"
+    share: float = 1.0
+
+    @property
+    def framing(self) -> dict[str, Any]:
+        """How images are brought to what the model reads, as those who read them are told."""
+        return {
+            "size": self.size,
+            "channels": len(self.mean),
+            "fit": self.fit,
+            "resample": self.resample,
+            "share": self.share,
+        }
 
     @staticmethod
     def of(images: Images) -> Pixels:
@@ -66,6 +79,7 @@ class Pixels:
             tuple(round(float(one), 6) or 1.0 for one in std),
             images.fit,
             images.resample,
+            images.share,
         )
 
     def __call__(self, images_BCYX: Tensor) -> Tensor:
@@ -109,7 +123,7 @@ class Pixels:
             **crop,
             "image_processor_type": "ViTImageProcessor",
             "do_resize": True,
-            "size": {"shortest_edge": min(self.size)} if crop else size,
+            "size": {"shortest_edge": round(min(self.size) / self.share)} if crop else size,
             "resample": next(number for number, name in _RESAMPLES.items() if name == self.resample),
             "do_rescale": True,
             "rescale_factor": 1 / 255,
@@ -143,7 +157,7 @@ class Pixels:
             given = {"height": size[1], "width": size[2]} if isinstance(size, list) and len(size) == 3 else None
             values = {"size": given, "image_mean": timm.get("mean"), "image_std": timm.get("std")}
             values["resample"] = timm.get("interpolation", "bicubic")
-            return _public(values, str(path))
+            return _public({**values, **_timm_crop(timm, given, str(path))}, str(path))
         mend = "write its size, image_mean and image_std there"
         raise DataError(f"no {FILE}: how images are normalized is not known", where=str(folder), mend=mend)
 
@@ -156,7 +170,7 @@ def _public(values: dict[str, Any], where: str) -> Pixels:
     if not isinstance(resample, int | str) or resample not in _RESAMPLES:
         mend = "known: 2 or bilinear, 3 or bicubic"
         raise FormatError(f"resample is {str(resample)[:40]!r}", where=where, mend=mend)
-    size, crops = _size(values, where)
+    size, crops, share = _size(values, where)
     plain = values.get("do_normalize", True) is False
     mean = [0.0] * 3 if plain else _numbers(values, "image_mean", where)
     std = [1.0] * 3 if plain else _numbers(values, "image_std", where)
@@ -166,22 +180,34 @@ def _public(values: dict[str, Any], where: str) -> Pixels:
     if not isinstance(factor, int | float) or not abs(factor * 255 - 1) <= 1e-6:
         raise FormatError("pixels are not scaled from 0 to 1", where=where)
     how: Fit = "crop" if crops else "squash"
-    return Pixels(size, tuple(map(float, mean)), tuple(map(float, std)), how, _RESAMPLES[resample])
+    return Pixels(size, tuple(map(float, mean)), tuple(map(float, std)), how, _RESAMPLES[resample], share)
 
 
-def _size(values: dict[str, Any], where: str) -> tuple[tuple[int, int], bool]:
-    """Find the size of images, and whether they are cut to its shape."""
+def _size(values: dict[str, Any], where: str) -> tuple[tuple[int, int], bool, float]:
+    """Find the size of images, whether they are cut to its shape, and how much of such a cut is kept."""
     size = values.get("size")
     centred = values.get("do_center_crop") is True
     by_edge = (isinstance(size, dict) and size.get("shortest_edge") is not None) or (centred and type(size) is int)
     resized = _sides(size, where)
     cut = _sides(values["crop_size"], where) if centred and values.get("crop_size") is not None else resized
-    # A shorter side of this length and a cut of this size are what one cut of this shape, then resized, is.
-    is_whole = min(cut) == min(resized) if by_edge else cut == resized
-    if not is_whole or values.get("crop_pct") not in (None, 1.0):
-        what = f"images are cut from larger ones: size is {size}, crop_size {values.get('crop_size')}"
-        raise FormatError(what, where=where, mend="write a size that is not larger than crop_size, and no crop_pct")
-    return cut, by_edge
+    # A shorter side of some length and a cut of a size are what a share of the largest cut of that shape is, resized.
+    if not (min(cut) <= min(resized) if by_edge else cut == resized):
+        what = f"images are cut from others: size is {size}, crop_size {values.get('crop_size')}"
+        raise FormatError(what, where=where, mend="give a shortest_edge that is not smaller than crop_size")
+    return cut, by_edge, min(cut) / min(resized)
+
+
+def _timm_crop(timm: dict[str, Any], size: dict[str, int] | None, where: str) -> dict[str, Any]:
+    """Say as Hugging Face's files do how timm cuts images: a shorter side of size / crop_pct, and its middle."""
+    mode, share = timm.get("crop_mode", "center"), timm.get("crop_pct", 1.0)
+    if mode == "squash" and share == 1.0:
+        return {}
+    is_share = isinstance(share, int | float) and 0 < share <= 1
+    if mode != "center" or not is_share:
+        what = f"crop_mode is {str(mode)[:40]!r}, crop_pct {str(share)[:40]}"
+        raise FormatError(what, where=where, mend='known: "center" and a share up to 1, "squash" and 1')
+    edge = None if size is None else int(min(size.values()) / share)
+    return {"size": {"shortest_edge": edge}, "do_center_crop": True, "crop_size": size}
 
 
 def _sides(size: Any, where: str) -> tuple[int, int]:

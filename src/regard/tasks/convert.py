@@ -308,7 +308,8 @@ def _told(source: Path, to: Form) -> dict[str, Any]:
         pixels = Pixels.read(source)
         size = [len(pixels.mean), *pixels.size]
         normalized = {"input_size": size, "mean": list(pixels.mean), "std": list(pixels.std)}
-        normalized = {**normalized, "interpolation": pixels.resample, "num_classes": len(names)}
+        cut = {"crop_mode": "center" if pixels.fit == "crop" else "squash", "crop_pct": round(pixels.share, 6)}
+        normalized = {**normalized, **cut, "interpolation": pixels.resample, "num_classes": len(names)}
         return {"pretrained_cfg": normalized, **({"label_names": names} if names else {})}
     numbers = {str(number): name for number, name in enumerate(names)}
     return {"id2label": numbers, "label2id": {name: int(n) for n, name in numbers.items()}} if names else {}

@@ -54,8 +54,7 @@ class ImageEmbedder:
         Raises:
             DataError: A file is missing or no image that is read.
         """
-        of = self.pixels
-        return read_named(paths, size=of.size, channels=len(of.mean), fit=of.fit, resample=of.resample)
+        return read_named(paths, **self.pixels.framing)
 
     def embed(self, images: Images | Sequence[str | Path], batch_images: int = BATCH_IMAGES) -> np.ndarray:
         """Give each image a vector; it does not depend on the images beside it.

@@ -89,7 +89,7 @@ def starting(init: str, images: Images) -> tuple[ImageEncoder | None, Pixels]:
     if images.channels != len(pixels.mean):
         what = f"the encoder reads {len(pixels.mean)} channels, the images have {images.channels}"
         raise ConfigError(what, where=init, mend=f"set data.channels: {len(pixels.mean)}")
-    return encoder, replace(pixels, size=images.size, fit=images.fit, resample=images.resample)
+    return encoder, replace(pixels, size=images.size, fit=images.fit, resample=images.resample, share=images.share)
 
 
 def refit(encoder: ImageEncoder, pixels: Pixels, num_classes: int, model: Mapping[str, Any], init: str) -> ImageEncoder:
