@@ -18,6 +18,7 @@ from regard.models.gpt import GPT, GPTConfig
 from regard.models.public import write_folder
 from regard.tasks.embedder import load_embedder
 
+MODULES = "sentence_transformers.models"
 TEXTS = ["a b c", "", "d e f g h i j k", "c", "p o n"]
 
 
@@ -60,12 +61,25 @@ def test_a_vector_does_not_depend_on_the_batch(public: Path) -> None:
     assert embedder.embed([]).shape == (0, 16)
 
 
+def write_modules(folder: Path, *kinds: str, pooling: str = "1_Pooling") -> None:
+    """Write modules.json as sentence-transformers does."""
+    places = {"Transformer": "", "Pooling": pooling}
+    rows = [(number, kind, places.get(kind, f"{number}_{kind}")) for number, kind in enumerate(kinds)]
+    write_json(
+        folder / "modules.json",
+        [
+            {"idx": n, "name": str(n), "path": place, "type": kind if "." in kind else f"{MODULES}.{kind}"}
+            for n, kind, place in rows
+        ],
+    )
+
+
 def test_what_the_maker_wrote_down_is_followed(public: Path) -> None:
     plain, _ = load_embedder(public)
     write_json(
         public / "1_Pooling" / "config.json", {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
     )
-    write_json(public / "modules.json", [{"type": "sentence_transformers.models.Normalize"}])
+    write_modules(public, "Transformer", "Pooling", "Normalize")
     write_json(public / "sentence_bert_config.json", {"max_seq_length": 5})
     told, _ = load_embedder(public)
     first = plain.embed(TEXTS[:1], "cls")
@@ -76,6 +90,33 @@ def test_what_the_maker_wrote_down_is_followed(public: Path) -> None:
     assert np.allclose(told.embed(TEXTS[2:3], "mean", truncate=True), told.embed(["d e f"], "mean"), atol=1e-6)
     with pytest.raises(UsageError, match="unknown pooling 'max'; choose from mean, cls, last"):
         told.embed(TEXTS, "max")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("how", [{"pooling_mode_cls_token": True}, {"pooling_mode": "cls"}])
+def test_pooling_lies_where_modules_json_says_and_goes_along(how: dict[str, Any], public: Path, tmp_path: Path) -> None:
+    wanted = regard.load(public).embed(TEXTS, "cls")
+    write_json(public / "1_Pooling" / "config.json", {"pooling_mode_mean_tokens": True})
+    write_json(public / "7_Pooling" / "config.json", how)
+    write_modules(public, "Transformer", "Pooling", pooling="7_Pooling")
+    assert np.abs(regard.load(public).embed(TEXTS) - wanted).max() < 1e-6
+    regard.convert(public, tmp_path / "own", to="regard")
+    assert np.abs(regard.load(tmp_path / "own").embed(TEXTS) - wanted).max() < 1e-6
+
+
+def test_letters_are_made_small_where_the_folder_says_so(public: Path) -> None:
+    wanted = regard.load(public).embed(["a b", "b"])
+    write_json(public / "sentence_bert_config.json", {"max_seq_length": 12, "do_lower_case": True})
+    embedder = regard.load(public)
+    assert np.abs(embedder.embed(["A b", "B"]) - wanted).max() < 1e-6
+    assert regard.look(embedder, "A b").maps[0].keys == ("[CLS]", "a", "b", "[SEP]")
+
+
+def test_a_prompt_that_is_not_put_before_texts_is_told(public: Path) -> None:
+    write_json(public / "config_sentence_transformers.json", {"prompts": {"query": "q: "}, "default_prompt_name": None})
+    assert regard.load(public)
+    write_json(public / "config_sentence_transformers.json", {"default_prompt_name": "query"})
+    with pytest.warns(UserWarning, match="the prompt 'query' is not put before texts"):
+        regard.load(public)
 
 
 def test_a_text_without_a_token_has_no_direction(public: Path) -> None:
@@ -120,6 +161,25 @@ BAD = {
     ),
     "modules": (lambda folder: (folder / "modules.json").write_text("[" * 100_000), FormatError, "not JSON"),
     "modules' kind": (lambda folder: write_json(folder / "modules.json", {}), FormatError, "no list of modules"),
+    "module's kind": (lambda folder: write_json(folder / "modules.json", [3]), FormatError, "without a type or a path"),
+    "dense": (
+        lambda folder: write_modules(folder, "Transformer", "Pooling", "Dense"),
+        FormatError,
+        "modules Transformer, Pooling, Dense; known: Transformer, Pooling or",
+    ),
+    "norm": (lambda folder: write_modules(folder, "Transformer", "Pooling", "LayerNorm"), FormatError, "LayerNorm"),
+    "order": (
+        lambda folder: write_modules(folder, "Transformer", "Normalize", "Pooling"),
+        FormatError,
+        "modules Transformer, Normalize, Pooling",
+    ),
+    "code": (lambda folder: write_modules(folder, "evil.Transformer"), FormatError, "a module 'evil.Transformer'"),
+    "elsewhere": (
+        lambda folder: write_modules(folder, "Transformer", "Pooling", pooling="../x"),
+        FormatError,
+        r"a module in '\.\./x'",
+    ),
+    "no pooling": (lambda folder: write_modules(folder, "Transformer", "Pooling"), DataError, "the file is missing"),
 }
 
 

@@ -159,7 +159,7 @@ def _encoded(product: Labeller | Tagger | Embedder | Filler, text: str, language
         pieces = tuple(product.tokenizer.inner.id_to_token(token) or "" for token in tokens)
         return _Read(tokens, pieces, output, product.model, partial(_tags, firsts))
     if isinstance(product, Embedder):
-        one = product.tokenizer.encode(text)
+        (one,) = product.encode([text])
         return _Read(one.ids, tuple(one.tokens), "", product.model, lambda _: {})
     one, label = product.tokenizer.inner.encode(text), product.classify([text], languages=language)[0]
     run, scores = _told(product.model.encoder, language), likeliest(label.probabilities)

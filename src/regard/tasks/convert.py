@@ -33,6 +33,7 @@ from regard.tasks.filler import Filler
 from regard.tasks.generator import Generator
 from regard.tasks.images.public import sees
 from regard.tasks.public_pairs import load_public, translates
+from regard.tasks.sentences import POOLING_FOLDER, read_modules
 from regard.tasks.translator import Translator
 
 Form = Literal["huggingface", "timm", "regard"]
@@ -47,7 +48,8 @@ BESIDE = (
         "generation_config.json",
         "modules.json",
         "sentence_bert_config.json",
-        "1_Pooling/config.json",
+        "config_sentence_transformers.json",
+        f"{POOLING_FOLDER}/config.json",
     ),
 )
 BESIDE_CAP_BYTES = 1 << 28
@@ -340,7 +342,9 @@ def _from_gguf(new: Path, to: Form, loaded: Loaded) -> list[str]:
 
 
 def _copy_beside(source: Path, new: Path) -> None:
-    for name in BESIDE:
+    # An unknown module is refused here too: its weights would be lost.
+    modules = [f"{place}/config.json" for kind, place in read_modules(source) if kind == "Pooling"]
+    for name in dict.fromkeys([*BESIDE, *modules]):
         path = source / name
         with reading(path):
             if not path.is_file():

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from regard.attention import Segments
 from regard.data.batching import like_lengths
 from regard.data.spiece import has_spiece, read_spiece
 from regard.data.tokenizer import read_library
 from regard.errors import ContextError, FormatError
-from regard.files import read_config, reading
+from regard.files import reading
 from regard.layers.pooling import Pooling, check_pooling, pool
 from regard.models.bert import Bert
 from regard.models.public import read_folder
 from regard.places import on_disk
 from regard.tasks.plain import MODEL_TYPE, load_plain, model_type
-
-TEXT_CAP_BYTES = 1 << 26  # a tokenizer of a quarter of a million tokens has 17 MB
+from regard.tasks.sentences import read_sentences
 
 
 class Embedder:
@@ -37,6 +34,7 @@ class Embedder:
         normalize: Scale the vector to length 1.
         max_tokens: Tokens of a text at most, those around it included.
         device: Where it runs.
+        lower: Make letters small before a text is cut into tokens.
 
     Raises:
         UsageError: The pooling is unknown.
@@ -53,14 +51,19 @@ class Embedder:
         normalize: bool = False,
         max_tokens: int | None = None,
         device: torch.device | None = None,
+        lower: bool = False,
     ) -> None:
         check_pooling(pooling)
         self.device = torch.device("cpu") if device is None else device
         self.model, self.tokenizer = model.to(self.device).eval(), tokenizer
         tokenizer.no_padding()
         tokenizer.no_truncation()
-        self.pooling, self.normalize = pooling, normalize
+        self.pooling, self.normalize, self.lower = pooling, normalize, lower
         self.max_tokens = model.max_tokens if max_tokens is None else min(max_tokens, model.max_tokens)
+
+    def encode(self, texts: Sequence[str]) -> list[Encoding]:
+        """Turn texts into tokens, those around each included."""
+        return self.tokenizer.encode_batch([text.lower() if self.lower else text for text in texts])
 
     def embed(
         self,
@@ -89,7 +92,7 @@ class Embedder:
         """
         pooling = self.pooling if pooling is None else pooling
         check_pooling(pooling)
-        rows = [encoding.ids for encoding in self.tokenizer.encode_batch(list(texts))]
+        rows = [encoding.ids for encoding in self.encode(texts)]
         for number, row in enumerate(rows, first + 1):
             if len(row) > self.max_tokens:
                 if not truncate:
@@ -129,7 +132,8 @@ def load_embedder(path: str | Path, device: torch.device | None = None) -> tuple
 
     Raises:
         DataError: A file is missing.
-        FormatError: A file is not what it claims to be, or the model is no bidirectional encoder.
+        FormatError: A file is not what it claims to be, the model is no bidirectional encoder, or its vectors go
+            through something that is not done here.
         CheckpointError: Tensors are missing or left over.
     """
     folder = on_disk(path)
@@ -142,8 +146,9 @@ def load_embedder(path: str | Path, device: torch.device | None = None) -> tuple
         if not isinstance(model, Bert):
             raise FormatError(f"a {family} gives no vectors of texts", where=str(folder), mend="give an encoder")
         tokenizer = read_tokenizer(folder, model.config.vocab_size)
-        pooling, normalize, limit = _sentence_settings(folder)
-    return Embedder(model.float(), tokenizer, pooling, normalize, limit, device), warnings
+        told = read_sentences(folder)
+    how = told.pooling, told.normalize, told.max_tokens
+    return Embedder(model.float(), tokenizer, *how, device, told.lower), [*warnings, *told.notes]
 
 
 def read_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
@@ -169,45 +174,3 @@ def read_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
         sizes = f"{most} tokens of the tokenizer, {vocab_size} of the model"
         raise FormatError(sizes, where=str(folder), mend="give a folder whose files belong together")
     return tokenizer
-
-
-def _sentence_settings(folder: Path) -> tuple[Pooling, bool, int | None]:
-    """Read what sentence-transformers writes beside a model: pooling, whether vectors have length 1, longest text."""
-    pooling: Pooling = "mean"
-    kinds: dict[str, Pooling] = {
-        "pooling_mode_mean_tokens": "mean",
-        "pooling_mode_cls_token": "cls",
-        "pooling_mode_lasttoken": "last",
-    }
-    config = folder / "1_Pooling" / "config.json"
-    if config.is_file():
-        values = read_config(config)
-        chosen = [name for name, value in values.items() if name.startswith("pooling_mode") and value is True]
-        if len(chosen) != 1 or chosen[0] not in kinds:
-            what = f"pooling by {', '.join(chosen) or 'nothing'}"
-            raise FormatError(what, where=str(config), mend=f"known: {', '.join(kinds)}")
-        pooling = kinds[chosen[0]]
-    modules, limit = folder / "modules.json", folder / "sentence_bert_config.json"
-    types = [one.get("type") for one in _modules(modules) if isinstance(one, dict)] if modules.is_file() else []
-    most = read_config(limit).get("max_seq_length") if limit.is_file() else None
-    normalize = any(isinstance(name, str) and name.endswith(".Normalize") for name in types)
-    return pooling, normalize, most if isinstance(most, int) and most > 2 else None
-
-
-def _text(path: Path) -> str:
-    if path.stat().st_size > TEXT_CAP_BYTES:
-        raise FormatError(f"over {TEXT_CAP_BYTES:,} bytes", where=str(path))
-    try:
-        return path.read_text("utf-8")
-    except UnicodeDecodeError as error:
-        raise FormatError("not UTF-8", where=str(path)) from error
-
-
-def _modules(path: Path) -> list[Any]:
-    try:
-        values = json.loads(_text(path))
-    except (ValueError, RecursionError) as error:
-        raise FormatError("not JSON", where=str(path)) from error
-    if not isinstance(values, list):
-        raise FormatError("no list of modules", where=str(path))
-    return values
