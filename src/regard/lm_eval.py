@@ -24,7 +24,7 @@ import numpy as np
 from regard.api import load
 from regard.decoding import DecodeOptions
 from regard.errors import ContextError, ResourceError, UsageError
-from regard.tasks.generator import Generator
+from regard.tasks.generator import Generator, begun
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
@@ -122,9 +122,8 @@ def _adapter_class() -> type[TemplateLM]:
             return self._prefix
 
         def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
-            ids = self.generator.tokenizer.encode(string)
-            start = self.generator.start_id
-            return ids if add_special_tokens is False or start is None else [start, *ids]
+            tokenizer = self.generator.tokenizer
+            return tokenizer.encode(string) if add_special_tokens is False else begun(tokenizer, string)
 
         def _loglikelihood_tokens(
             self, requests: list[tuple[Any, list[int], list[int]]], disable_tqdm: bool = False, **kwargs: Any

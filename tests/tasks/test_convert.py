@@ -347,6 +347,7 @@ def test_a_trained_language_model_becomes_a_public_one(tmp_path: Path) -> None:
     with torch.inference_mode():
         wanted = model(torch.tensor(ids), regard.Segments.ragged([len(ids)]))
         assert float((theirs(torch.tensor([ids])).logits[0] - model.head(wanted)).abs().max()) < 1e-5
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "hub")("the light").input_ids == ids
     again = regard.load(tmp_path / "hub")
     assert (again.start_id, again.end_ids) == (tokenizer.start_id, (tokenizer.end_id,))
     assert again.generate(["the light"], options)[0].text == own.generate(["the light"], options)[0].text

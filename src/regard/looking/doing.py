@@ -13,7 +13,7 @@ from torch import Tensor
 from regard.attention import Segments
 from regard.errors import ContextError, NumericError, UsageError
 from regard.models.interface import TokenPredictor
-from regard.tasks.generator import Generator
+from regard.tasks.generator import Generator, begun
 from regard.tasks.pairs import EncodedPairs
 from regard.tasks.task import evaluating
 from regard.tasks.translator import Translator, hidden
@@ -237,8 +237,7 @@ def _of_pair(translator: Translator, text: str, ids: Sequence[int]) -> Tensor:
 
 def _of_text(generator: Generator, text: str, ids: Sequence[int]) -> Tensor:
     """Read a prompt, and what comes behind it so far."""
-    start = [] if generator.start_id is None else [generator.start_id]
-    row = [*start, *generator.tokenizer.encode(text), *ids]
+    row = [*begun(generator.tokenizer, text), *ids]
     check_length("text", len(row), generator.max_tokens)
     tokens_N = torch.tensor(row, dtype=torch.int64, device=generator.device)
     return generator.model(tokens_N, Segments.ragged([len(row)], generator.device))

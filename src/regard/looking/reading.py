@@ -22,7 +22,7 @@ from regard.models.bert import Bert
 from regard.models.interface import ImageEncoder
 from regard.tasks.embedder import Embedder
 from regard.tasks.filler import Filled, Filler
-from regard.tasks.generator import Generator
+from regard.tasks.generator import Generator, begun
 from regard.tasks.labeller import Labeller
 from regard.tasks.tagger import Tagger, encode_words
 from regard.tasks.task import evaluating
@@ -111,26 +111,25 @@ def look(
 
 def _written(product: Generator, text: str, target: str | None, target_ids: Sequence[int] | None) -> _Read:
     """A prompt and what a language model goes on with."""
-    ids = product.tokenizer.encode(text)
-    start: list[int] = [] if product.start_id is None else [product.start_id]
+    ids = begun(product.tokenizer, text)
     if target is None and target_ids is None:
         one = product.generate([text])[0]
         # Where a stop text ended it, which is cut off, no end token was chosen.
         at_end = one.ended and product.tokenizer.decode(one.token_ids) == one.text
-        scores, output, row = as_scores(one.logprob, one.tokens + at_end), one.text, [*start, *ids, *one.token_ids]
+        scores, output, row = as_scores(one.logprob, one.tokens + at_end), one.text, [*ids, *one.token_ids]
         details = {"complete": "yes" if one.ended else "no, cut at the limit"}
         return _Read(row, _pieces(product, row), output, product.model, lambda _: scores, details)
     if target_ids is not None:
         written, ended = check_ids(product, target_ids)
-        row, output = [*start, *ids, *written], text_of(product, written)
+        row, output = [*ids, *written], text_of(product, written)
         labels = [*row, *list(target_ids)[-1:]] if ended else row
         first = len(row) - len(written)
     else:
         # A token may reach over the seam: then it belongs to the output.
-        both, output = product.tokenizer.encode(text + target), target
+        both, output = begun(product.tokenizer, text + target), target
         same = next((n for n, pair in enumerate(zip(ids, both, strict=False)) if pair[0] != pair[1]), len(ids))
-        row = labels = [*start, *both]
-        first = len(start) + min(same, len(both))
+        row = labels = both
+        first = min(same, len(both))
     first = max(first, 1)  # nothing predicts the first token of all
 
     def scores_of(hidden_ND: torch.Tensor) -> dict[str, float]:

@@ -33,6 +33,7 @@ from regard.tasks.filler import Filler
 from regard.tasks.generator import Generator
 from regard.tasks.images.public import sees
 from regard.tasks.public_pairs import load_public, translates
+from regard.tasks.public_text import framed
 from regard.tasks.sentences import POOLING_FOLDER, read_modules
 from regard.tasks.translator import Translator
 
@@ -180,7 +181,8 @@ def _gguf(source: Path, target: Path, to: Form, change: Callable[[nn.Module], No
     loaded = read_gguf(source)
     change(loaded.model)
     with folder_aside(target) as new:
-        notes = _from_gguf(new, to, loaded)
+        written = framed(loaded.tokenizer.to_str(), () if loaded.start_id is None else [loaded.start_id])
+        notes = _from_gguf(new, to, loaded, written)
         return _described(new, target, "llama", loaded.model, notes)
 
 
@@ -207,6 +209,7 @@ def _text(source: Path, target: Path, to: Form) -> Converted:
     product = folders.load(source)
     name = _family(product.model)
     layout_for(name, product.model.config, to)
+    tokenizer = product.tokenizers()["tokenizer.json"].to_json()
     described: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
     if isinstance(product, Filler):
         ids: dict[str, Any] = {}
@@ -215,9 +218,10 @@ def _text(source: Path, target: Path, to: Form) -> Converted:
         ends = product.end_ids if isinstance(product, Generator) else ()
         starts = product.start_id if isinstance(product, Generator) else None
         ids = {"bos_token_id": starts, "eos_token_id": _ends(ends)}
+        tokenizer = framed(tokenizer, () if starts is None else [starts])
     with folder_aside(target) as new:
         write_folder(new, name, product.model, ids, to)
-        write_aside(new / "tokenizer.json", product.tokenizers()["tokenizer.json"].to_json())
+        write_aside(new / "tokenizer.json", tokenizer)
         write_aside(new / "tokenizer_config.json", json_bytes(described))
         return _described(new, target, name, product.model, [])
 
@@ -254,7 +258,7 @@ def _write_public(new: Path, family: str, translator: Translator) -> list[str]:
         described |= {"tokenizer_class": "MarianTokenizer", "unk_token": UNKNOWN, "eos_token": names.get(end, END)}
         described |= {"pad_token": names.get(start, "<pad>"), "separate_vocabs": source.vocabulary != target.vocabulary}
     elif isinstance(source, Tokenizer) and tokenizer.shared:
-        write_aside(new / "tokenizer.json", _with_end(source))
+        write_aside(new / "tokenizer.json", framed(source.to_json(), (), [source.end_id]))
         described |= {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END, "pad_token": START}
     write_aside(new / "tokenizer_config.json", json_bytes(described))
     notes = _notes(options)
@@ -267,15 +271,6 @@ def _notes(options: DecodeOptions) -> list[str]:
     if options.beam == 1 or options.length_penalty == 0 or options.length_offset == 0:
         return []
     return ["the form divides by length^α, not by ((5 + length) / 6)^α: among beams another output may come first"]
-
-
-def _with_end(tokenizer: Tokenizer) -> str:
-    """Give a tokenizer.json that puts the end token behind a text by itself, as others expect."""
-    inner = tokenizers.Tokenizer.from_str(tokenizer.to_json())
-    inner.post_processor = tokenizers.processors.TemplateProcessing(
-        single=f"$A {END}", special_tokens=[(END, tokenizer.end_id)]
-    )
-    return inner.to_str(pretty=True)
 
 
 def _plain(source: Path, target: Path, to: Form, change: Callable[[nn.Module], None] = _unchanged) -> Converted:
@@ -327,16 +322,16 @@ def _write_plain(new: Path, family: str, model: nn.Module, more: Mapping[str, An
     write_folder(new, family, model, kept, to)
 
 
-def _from_gguf(new: Path, to: Form, loaded: Loaded) -> list[str]:
-    tokenizer, special = loaded.tokenizer, loaded.special_ids
+def _from_gguf(new: Path, to: Form, loaded: Loaded, written: str) -> list[str]:
+    special = loaded.special_ids
     numbers = {"bos_token_id": None, **special, "eos_token_id": _ends(loaded.end_ids)}
     if to != "regard":
         write_folder(new, "llama", loaded.model, numbers, to)
     else:
         plain.save_plain(new, "llama", loaded.model)
         write_aside(new / plain.KEPT_CONFIG, json_bytes(numbers))
-    write_aside(new / "tokenizer.json", tokenizer.to_str(pretty=True))
-    known = {key.removesuffix("_id"): tokenizer.id_to_token(n) for key, n in special.items()}
+    write_aside(new / "tokenizer.json", written)
+    known = {key.removesuffix("_id"): loaded.tokenizer.id_to_token(n) for key, n in special.items()}
     write_aside(new / "tokenizer_config.json", json_bytes({"tokenizer_class": "PreTrainedTokenizerFast", **known}))
     return ["weights are in float32: those of the file were dequantized"]
 

@@ -102,6 +102,12 @@ class Vocabulary(Protocol):
         ...
 
 
+def begun(tokenizer: Vocabulary, text: str) -> list[int]:
+    """Turn the beginning of a text into tokens, the start before it: once, where the text spells it itself."""
+    ids = tokenizer.encode(text)
+    return ids if tokenizer.start_id in (None, *ids[:1]) else [tokenizer.start_id, *ids]
+
+
 class Generator:
     """A language model that goes on from prompts: what ``regard.load`` gives for causal models.
 
@@ -213,7 +219,7 @@ class Generator:
 
     def has_room(self, prompt: str) -> bool:
         """Say whether a prompt can be gone on from: it has a token, and the context has room for one more."""
-        return 0 < len(self._row(prompt)) < self.max_tokens
+        return 0 < len(begun(self.tokenizer, prompt)) < self.max_tokens
 
     def score(self, texts: Sequence[str], *, stride: int = 0, batch_tokens: int = 4096) -> list[tuple[float, int]]:
         """Compute ln p of whole texts, the end counted where the model knows one.
@@ -231,9 +237,7 @@ class Generator:
         """
         rows = []
         for text in texts:
-            ids = self.tokenizer.encode(text)
-            before = [] if self.start_id is None else [self.start_id]
-            rows.append(np.array([*before, *ids, *self.end_ids[:1]], np.int64))
+            rows.append(np.array([*begun(self.tokenizer, text), *self.end_ids[:1]], np.int64))
             if not len(rows[-1]):
                 raise DataError("an empty text", where="score", mend="give some words")
         return self.score_tokens(rows, stride=stride, batch_tokens=batch_tokens)
@@ -329,12 +333,8 @@ class Generator:
             best.append((logp_MV.argmax(-1) == labels).cpu())
         return torch.cat(parts), torch.cat(best)
 
-    def _row(self, text: str) -> list[int]:
-        ids = self.tokenizer.encode(text)
-        return ids if self.start_id is None else [self.start_id, *ids]
-
     def _prompt(self, text: str, number: int) -> list[int]:
-        row = self._row(text)
+        row = begun(self.tokenizer, text)
         if not row:
             mend = "give some words"
             raise UsageError(f"prompt {number + 1} is empty and the model has no start token", mend=mend)

@@ -28,7 +28,7 @@ from regard.models.interface import LanguageModel
 from regard.tasks.baselines import copy_source
 from regard.tasks.building import build
 from regard.tasks.corpus import Corpus, PairData, read_corpus
-from regard.tasks.generator import Generator, Vocabulary
+from regard.tasks.generator import Generator, Vocabulary, begun
 from regard.tasks.language import TextTokenizerConfig
 from regard.tasks.public_text import load_generator
 from regard.tasks.task import Batch, Evaluated, Loss, check_counts, evaluating
@@ -250,8 +250,7 @@ class InstructTask(VocabularyTask):
     def _encoded(self, pair: Pair) -> tuple[np.ndarray, int]:
         """Turn a pair into tokens, and say where the answer begins."""
         v = self.vocabulary
-        start = [] if v.start_id is None else [v.start_id]
-        prompt = [*start, *v.encode(self.config.template.replace(PLACE, pair.source))]
+        prompt = begun(v, self.config.template.replace(PLACE, pair.source))
         return np.array([*prompt, *v.encode(pair.target), v.end_ids[0]], np.int64), len(prompt)
 
     def _fitting(self, pairs: Sequence[Pair], part: str) -> tuple[list[tuple[np.ndarray, int]], list[int]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 import torch
+from tokenizers.models import WordLevel
+from tokenizers.processors import TemplateProcessing
 
 from regard.decoding import DecodeOptions
 from regard.errors import FormatError
@@ -19,7 +21,7 @@ from regard.tasks.embedder import read_tokenizer
 from regard.tasks.generator import Generator
 from regard.tasks.plain import KEPT_CONFIG, MODEL_TYPE, family_of_plain, load_plain, model_type
 
-# Files beside the weights that name the tokens before and behind a text; the first that does counts.
+# Files beside the weights that name the tokens that end a text; the first that does counts.
 _SETTINGS = ("generation_config.json", "config.json", KEPT_CONFIG)
 
 
@@ -83,12 +85,39 @@ def load_generator(path: str | Path, device: torch.device | None = None) -> tupl
         inner = read_tokenizer(source, built.config.vocab_size)
         most = built.config.vocab_size
         settings = [read_config(source / name) for name in _SETTINGS if (source / name).is_file()]
-    start, end = _ids(settings, "bos_token_id", most), _ids(settings, "eos_token_id", most)
-    # GPT-2 names one token for both: it separates texts, and is no beginning that a prompt needs.
-    start_id = start[0] if start and start != end else None
-    vocabulary = PublicVocabulary(inner, start_id, end)
+        start_id, notes = _start(source, inner)
+    vocabulary = PublicVocabulary(inner, start_id, _ids(settings, "eos_token_id", most))
     limit = built.max_tokens or max(options.max_extra_tokens, 1)
-    return Generator(built.float(), vocabulary, options, limit, device), warnings
+    return Generator(built.float(), vocabulary, options, limit, device), [*warnings, *notes]
+
+
+def around(inner: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
+    """Say which tokens a tokenizer puts before a text by itself, and which behind it."""
+    if inner.post_processor is None:
+        return [], []
+    framed = inner.post_processor.process(tokenizers.Tokenizer(WordLevel({"a": 0}, "a")).encode("a"))
+    place = framed.special_tokens_mask.index(0)
+    return framed.ids[:place], framed.ids[place + 1 :]
+
+
+def framed(tokenizer_json: str, before: Sequence[int], behind: Sequence[int] = ()) -> str:
+    """Have a tokenizer put tokens around a text by itself, as others expect it.
+
+    Args:
+        tokenizer_json: The tokenizer in the tokenizer.json format.
+        before: Tokens before a text.
+        behind: Tokens behind it.
+
+    Returns:
+        The tokenizer in the same format.
+    """
+    inner = tokenizers.Tokenizer.from_str(tokenizer_json)
+    if around(inner) != ([*before], [*behind]):
+        names = {number: inner.id_to_token(number) for number in (*before, *behind)}
+        single = [*(names[number] for number in before), "$A", *(names[number] for number in behind)]
+        numbers = [(name, number) for number, name in names.items()]
+        inner.post_processor = TemplateProcessing(single=single, special_tokens=numbers)
+    return inner.to_str(pretty=True)
 
 
 def is_causal(folder: str | Path) -> bool:
@@ -106,6 +135,36 @@ def is_causal(folder: str | Path) -> bool:
     is_plain = model_type(folder) == MODEL_TYPE
     found = family_of_plain(Path(folder)) if is_plain else describe(Path(folder))[0]
     return issubclass(found.build, LanguageModel)  # type: ignore[arg-type]
+
+
+def _start(folder: Path, inner: tokenizers.Tokenizer) -> tuple[int | None, list[str]]:
+    """Find the token before a text: what the tokenizer puts there, unless its config says whether one is; and notes.
+
+    config.json's bos_token_id is no sign of it: models without such a token name one too.
+    """
+    (before, behind), file = around(inner), folder / "tokenizer_config.json"
+    values = read_config(file) if file.is_file() else {}
+    notes = [f"{folder}: tokenizer.json puts tokens behind a text; prompts go on without them"] if behind else []
+    asked = values.get("add_bos_token")
+    if len(before) > 1:
+        what, mend = f"the tokenizer puts {len(before)} tokens before a text", "give one that puts one or none"
+        raise FormatError(what, where=str(folder / "tokenizer.json"), mend=mend)
+    if type(asked) is not bool or asked == bool(before):
+        return before[0] if before else None, notes
+    name = _name(values, "bos_token")
+    start_id = inner.token_to_id(name) if asked and name is not None else None
+    if asked and start_id is None:
+        raise FormatError("add_bos_token is true, and bos_token is no token of the tokenizer", where=str(file))
+    does = "puts none there" if asked else "puts one there"
+    note = f"{file}: add_bos_token is {str(asked).lower()} and counts: tokenizer.json {does}"
+    return start_id, [*notes, note]
+
+
+def _name(values: Mapping[str, Any], key: str) -> str | None:
+    """Read the name of a special token."""
+    given = values.get(key)
+    name = given.get("content") if isinstance(given, dict) else given
+    return name if isinstance(name, str) else None
 
 
 def _ids(settings: Sequence[dict[str, Any]], name: str, most: int) -> list[int]:

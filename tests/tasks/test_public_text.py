@@ -1,0 +1,91 @@
+"""Public causal models from a folder: what stands before a prompt, and how texts go on, against the public library."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+
+import regard
+from regard.errors import FormatError
+from regard.models.llama import Llama, LlamaConfig
+from regard.models.public import write_folder
+from regard.tasks.generator import Generator, begun
+
+TEXTS = ["the light", "a", "<s>the light"]
+START = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+FRAMES: dict[str, Any] = {
+    "none": None,
+    "offsets alone": processors.ByteLevel(trim_offsets=True),
+    "start": START,
+    "both": processors.Sequence([processors.ByteLevel(), START]),
+}
+
+
+def byte_tokenizer() -> Tokenizer:
+    """Bytes alone, after three special tokens."""
+    names = ["<s>", "</s>", "<unk>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    made = Tokenizer(models.BPE({name: number for number, name in enumerate(names)}, []))
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    made.add_special_tokens(names[:3])
+    return made
+
+
+def write(folder: Path, tokenizer: Tokenizer, **more: Any) -> None:
+    """Write a tiny Llama, whose config names a start and an end as nearly all of them do."""
+    folder.mkdir(exist_ok=True)
+    torch.manual_seed(3)
+    model = Llama(LlamaConfig(tokenizer.get_vocab_size(), 16, 2, 4, 2, mlp_dim=24, max_len=128))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.4 * torch.randn_like(parameter)
+    write_folder(folder, "llama", model, {"bos_token_id": 0, "eos_token_id": 1})
+    tokenizer.save(str(folder / "tokenizer.json"))
+    names = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps({**names, **more}))
+
+
+def framed_by(processor: Any) -> Tokenizer:
+    made = byte_tokenizer()
+    if processor is not None:
+        made.post_processor = processor
+    return made
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("frame", FRAMES)
+def test_before_a_prompt_stands_what_their_tokenizer_puts_there(frame: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    write(tmp_path, framed_by(FRAMES[frame]))
+    loaded = regard.load(tmp_path)
+    assert isinstance(loaded, Generator)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for text in TEXTS[:2]:
+        assert begun(loaded.tokenizer, text) == theirs(text).input_ids
+    # A prompt may begin with the start, as templates for chats do; ours then puts no second one there.
+    assert begun(loaded.tokenizer, TEXTS[2]) == [0, *theirs(TEXTS[0], add_special_tokens=False).input_ids]
+    assert loaded.score(["the light"])[0][1] == len(begun(loaded.tokenizer, "the light"))  # and the end
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_add_bos_token_counts_and_where_the_tokenizer_differs_it_is_told(asked: bool, tmp_path: Path) -> None:
+    write(tmp_path, framed_by(START if asked else None), add_bos_token=asked)
+    assert regard.load(tmp_path).start_id == (0 if asked else None)
+    write(tmp_path, framed_by(None if asked else START), add_bos_token=asked, bos_token={"content": "<s>"})
+    with pytest.warns(UserWarning, match=rf"add_bos_token is {str(asked).lower()} and counts: tokenizer.json puts"):
+        assert regard.load(tmp_path).start_id == (0 if asked else None)
+
+
+def test_other_tokens_around_a_text_are_told_or_refused(tmp_path: Path) -> None:
+    special = [("<s>", 0), ("</s>", 1)]
+    write(tmp_path, framed_by(processors.TemplateProcessing(single="<s> $A </s>", special_tokens=special)))
+    with pytest.warns(UserWarning, match="puts tokens behind a text; prompts go on without them"):
+        assert regard.load(tmp_path).start_id == 0
+    write(tmp_path, framed_by(processors.TemplateProcessing(single="<s> </s> $A", special_tokens=special)))
+    with pytest.raises(FormatError, match="the tokenizer puts 2 tokens before a text"):
+        regard.load(tmp_path)
+    write(tmp_path, byte_tokenizer(), add_bos_token=True, bos_token="<none>")
+    with pytest.raises(FormatError, match="add_bos_token is true, and bos_token is no token"):
+        regard.load(tmp_path)
