@@ -212,7 +212,7 @@ def written(
         limits=[20, 3, 9, 14, 2, 17],
         prompts=rows,
         context=g.max_tokens,
-        is_over=lambda tokens: len(tokens) == over,
+        is_over=lambda number, tokens: len(tokens) == over,
         lanes=lanes,
         steps=steps,
     )

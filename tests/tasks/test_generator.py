@@ -14,7 +14,8 @@ from regard.decoding import DecodeOptions, decode
 from regard.errors import ContextError, UsageError
 from regard.models.gpt import GPT, GPTConfig
 from regard.models.llama import Llama, LlamaConfig
-from regard.tasks.generator import Generation, Generator, _Stream, windows
+from regard.tasks.generator import Generation, Generator, windows
+from regard.tasks.written import Written
 
 WORDS = "the light of day and dark of night, water over earth. Let there be heaven"
 GREEDY = DecodeOptions(max_extra_tokens=12, length_penalty=0.0)
@@ -141,7 +142,7 @@ def test_a_stop_text_that_may_be_half_there_is_held_back() -> None:
     tokenizer = generator().tokenizer
     for end, kept in (("of day", "the "), ("on day", "the light on day")):
         text, stop = f"the light {end}", "light of"
-        stream = _Stream(tokenizer, (stop,))
+        stream = Written(tokenizer.decode, [], (stop,))
         said = ""
         for token in tokenizer.encode(text):
             said += stream.push(token)

@@ -1,6 +1,7 @@
 """Public causal models from a folder: what stands before a prompt, and how texts go on, against the public library."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 import regard
+from regard.decoding import DecodeOptions
 from regard.errors import FormatError
+from regard.looking.doing import text_of
 from regard.models.llama import Llama, LlamaConfig
 from regard.models.public import write_folder
 from regard.tasks.generator import Generator, begun
@@ -33,11 +36,11 @@ def byte_tokenizer() -> Tokenizer:
     return made
 
 
-def write(folder: Path, tokenizer: Tokenizer, **more: Any) -> None:
+def write(folder: Path, tokenizer: Tokenizer, max_len: int = 128, **more: Any) -> None:
     """Write a tiny Llama, whose config names a start and an end as nearly all of them do."""
     folder.mkdir(exist_ok=True)
     torch.manual_seed(3)
-    model = Llama(LlamaConfig(tokenizer.get_vocab_size(), 16, 2, 4, 2, mlp_dim=24, max_len=128))
+    model = Llama(LlamaConfig(tokenizer.get_vocab_size(), 16, 2, 4, 2, mlp_dim=24, max_len=max_len))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.4 * torch.randn_like(parameter)
@@ -67,6 +70,59 @@ def test_before_a_prompt_stands_what_their_tokenizer_puts_there(frame: str, tmp_
     # A prompt may begin with the start, as templates for chats do; ours then puts no second one there.
     assert begun(loaded.tokenizer, TEXTS[2]) == [0, *theirs(TEXTS[0], add_special_tokens=False).input_ids]
     assert loaded.score(["the light"])[0][1] == len(begun(loaded.tokenizer, "the light"))  # and the end
+
+
+def word_tokenizer() -> Tokenizer:
+    """Words and letters, with the space before them as Llama's sentencepiece tokenizers have it."""
+    words = ["▁the", "▁cat", "▁dog", "▁sat", "▁", *"abcdeghost.", *(f"▁w{n}" for n in range(30))]
+    made = Tokenizer(
+        models.BPE({name: n for n, name in enumerate(["<s>", "</s>", "<unk>", *words])}, [], unk_token="<unk>")
+    )
+    made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    made.post_processor = START
+    made.add_special_tokens(["<s>", "</s>", "<unk>"])
+    return made
+
+
+@pytest.mark.peer
+def test_what_is_written_keeps_the_space_before_its_first_word(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    write(tmp_path, word_tokenizer())
+    loaded = regard.load(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    spaces = 0
+    for seed in range(12):
+        options = DecodeOptions(max_extra_tokens=6, length_penalty=0.0, sample=True, seed=seed)
+        heard: list[str] = []
+        (one,) = loaded.generate(["a cat"], options, listen=lambda _, piece, heard=heard: heard.append(piece))
+        before = theirs("a cat").input_ids
+        whole = theirs.decode([*before, *one.token_ids], skip_special_tokens=True)
+        assert "a cat" + one.text == whole
+        assert "".join(heard) == one.text
+        assert text_of(loaded, one.token_ids, "a cat") == one.text
+        spaces += one.text.startswith(" ")
+        if len(one.text) > 3:  # a stop text at the seam ends it there
+            (cut,) = loaded.generate(["a cat"], replace(options, stop=(one.text[:2],)))
+            assert (cut.text, cut.ended) == ("", True)
+            assert len(cut.token_ids) < len(one.token_ids)
+    assert 3 < spaces < 12
+
+
+def test_a_stop_text_of_any_length_ends_the_output_where_it_ends(tmp_path: Path) -> None:
+    tokenizer = byte_tokenizer()
+    write(tmp_path, tokenizer, 256)
+    loaded = regard.load(tmp_path)
+    banned = tuple(n for n in range(tokenizer.get_vocab_size()) if not tokenizer.decode([n]).isalpha())
+    options = DecodeOptions(max_extra_tokens=220, length_penalty=0.0, sample=True, seed=2, banned=banned)
+    (whole,) = loaded.generate(["the light"], options)
+    assert len(whole.text) == 220  # a token is a letter
+    for length in (1, 30, 64, 65, 90, 150):
+        stop, heard = whole.text[20 : 20 + length], list[str]()
+        how = replace(options, stop=(stop,))
+        (one,) = loaded.generate(["the light"], how, listen=lambda _, piece, heard=heard: heard.append(piece))
+        assert one.text == whole.text[: whole.text.index(stop)] == "".join(heard)
+        assert (one.ended, len(one.token_ids)) == (True, len(one.text) + length)
 
 
 @pytest.mark.parametrize("asked", [True, False])

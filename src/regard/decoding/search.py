@@ -39,7 +39,7 @@ def decode(
     limits: Sequence[int] | None = None,
     prompts: Sequence[Sequence[int]] | None = None,
     context: int | None = None,
-    is_over: Callable[[list[int]], bool] | None = None,
+    is_over: Callable[[int, list[int]], bool] | None = None,
     listen: Callable[[int, int], None] | None = None,
     lanes: int | None = None,
     proposer: Proposer | None = None,
@@ -64,7 +64,8 @@ def decode(
         prompts: Tokens of each prompt, for the repetition penalty, for windows and for what is proposed ahead.
         context: Tokens that a language model reads at once; a text that outgrows it goes on from its last ones, see
             :func:`window_start`. None where the limits leave room.
-        is_over: Says of an output's tokens whether they end it, as a stop text does; the last of them counts.
+        is_over: Says of a source's index and an output's tokens whether they end it, as a stop text does; the last of
+            them counts.
         listen: Told each token of each source's only beam as it is chosen, but for one that ends it: the source's
             index, and the token.
         lanes: Sources that are decoded side by side: whenever outputs have ended, the next sources take their place.
@@ -117,7 +118,7 @@ class _Search:
     ) -> None:
         self.model, self.first_B, self.end_ids, self.options, self.places = model, first_B, end_ids, options, places
         self.prompts, self.context = prompts, context
-        self.is_over: Callable[[list[int]], bool] | None = None
+        self.is_over: Callable[[int, list[int]], bool] | None = None
         self.listen: Callable[[int, int], None] | None = None
         self.proposer: Proposer | None = None
         self.steps: Steps = model
@@ -270,7 +271,7 @@ class _Search:
         if logprob == -np.inf:
             return False
         logprob += lane.logprobs[0]
-        stopped = len(tokens) < lane.limit and self._stops(tokens, token)
+        stopped = len(tokens) < lane.limit and self._stops(lane, tokens, token)
         if token in self.end_ids or stopped:
             self._finish(lane, [*tokens, token] if stopped else tokens, logprob, True)
             return False
@@ -351,7 +352,7 @@ class _Search:
             if logprob == -np.inf:
                 continue
             tokens = lane.tokens[parent]
-            stopped = length < lane.limit and self._stops(tokens, token)
+            stopped = length < lane.limit and self._stops(lane, tokens, token)
             if token in self.end_ids or stopped:
                 ended_here.add(parent)
                 if rank < beam and len(lane.done) < beam:
@@ -421,9 +422,10 @@ class _Search:
         stream = np.random.Philox(key=[self.options.seed, self.places[number]], counter=[0, 0, 0, step])
         return np.random.Generator(stream).random()
 
-    def _stops(self, tokens: list[int], token: int) -> bool:
+    def _stops(self, lane: Lane, tokens: list[int], token: int) -> bool:
         """Whether a token that is no end ends its output all the same."""
-        return self.is_over is not None and token not in self.end_ids and self.is_over([*tokens, token])
+        over = self.is_over
+        return over is not None and token not in self.end_ids and over(lane.number, [*tokens, token])
 
     def _finish(self, lane: Lane, tokens: list[int], logprob: float, ended: bool) -> None:
         score = logprob / penalty(len(tokens) + 1, self.options.length_penalty, self.options.length_offset)

@@ -17,6 +17,7 @@ from regard.tasks.generator import Generator, begun
 from regard.tasks.pairs import EncodedPairs
 from regard.tasks.task import evaluating
 from regard.tasks.translator import Translator, hidden
+from regard.tasks.written import Written
 
 MOST_CANDIDATES = 50
 MOST_CLASSES = 10
@@ -94,12 +95,13 @@ def next_tokens(product: Any, text: str, so_far: Sequence[int] = (), k: int = 10
     return Step(tuple(found), False)
 
 
-def text_of(product: Any, ids: Sequence[int]) -> str:
+def text_of(product: Any, ids: Sequence[int], prompt: str = "") -> str:
     """Write the tokens of an output as text; an end behind them vanishes.
 
     Args:
         product: A loaded translator or language model.
         ids: Tokens; a translator's without its start.
+        prompt: What a language model went on from.
 
     Returns:
         The text.
@@ -110,7 +112,7 @@ def text_of(product: Any, ids: Sequence[int]) -> str:
     tokens, _ = check_ids(product, ids)
     if isinstance(product, Translator):
         return " ".join(product.tokenizer.target.decode(tokens).splitlines())  # as it writes its outputs: one line
-    return product.tokenizer.decode(tokens)
+    return Written(product.tokenizer.decode, begun(product.tokenizer, prompt)).text(tokens)
 
 
 def piece(product: Translator | Generator, token: int) -> str:

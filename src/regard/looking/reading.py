@@ -115,13 +115,13 @@ def _written(product: Generator, text: str, target: str | None, target_ids: Sequ
     if target is None and target_ids is None:
         one = product.generate([text])[0]
         # Where a stop text ended it, which is cut off, no end token was chosen.
-        at_end = one.ended and product.tokenizer.decode(one.token_ids) == one.text
+        at_end = one.ended and text_of(product, one.token_ids, text) == one.text
         scores, output, row = as_scores(one.logprob, one.tokens + at_end), one.text, [*ids, *one.token_ids]
         details = {"complete": "yes" if one.ended else "no, cut at the limit"}
         return _Read(row, _pieces(product, row), output, product.model, lambda _: scores, details)
     if target_ids is not None:
         written, ended = check_ids(product, target_ids)
-        row, output = [*ids, *written], text_of(product, written)
+        row, output = [*ids, *written], text_of(product, written, text)
         labels = [*row, *list(target_ids)[-1:]] if ended else row
         first = len(row) - len(written)
     else:

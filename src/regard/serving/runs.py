@@ -267,7 +267,7 @@ class Runs:
             {"token": one.token, "text": one.text, "probability": one.probability, "end": one.is_end}
             for one in step.candidates
         ]
-        return {"text": text_of(opened.product, body.so_far), "candidates": found, "ended": step.ended}
+        return {"text": text_of(opened.product, body.so_far, text), "candidates": found, "ended": step.ended}
 
     def save(self, body: SaveBody) -> str:
         """Save a model without some heads.

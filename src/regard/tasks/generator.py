@@ -19,6 +19,7 @@ from regard.metrics.language import likelihood
 from regard.metrics.measure import Measure
 from regard.models.interface import LanguageModel
 from regard.tasks.task import evaluating
+from regard.tasks.written import Written
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Generation:
     """What a model went on with.
 
     Attributes:
-        text: The text, the prompt not in it; a stop text is cut off.
+        text: What the tokens add to the prompt's text, a space before the first word with it; a stop text is cut off.
         logprob: Natural-log probability of its tokens, and of the end where it came.
         tokens: How many.
         ended: By the model's own end or a stop text; False where the limit cut it.
@@ -354,14 +355,11 @@ class Generator:
         read = [row[window_start(len(row), self.max_tokens) : -1] for row in rows]
         last_B = torch.tensor([row[-1] for row in rows], device=self.device)
         tokens_N = torch.tensor([token for row in read for token in row], dtype=torch.int64, device=self.device)
-        streams = {n: _Stream(self.tokenizer, options.stop) for n in range(len(rows))}
+        written = [Written(self.tokenizer.decode, row, options.stop) for row in rows]
 
         def heard(number: int, token: int) -> None:
-            if listen is not None and (piece := streams[number].push(token)):
+            if listen is not None and (piece := written[number].push(token)):
                 listen(batch[number], piece)
-
-        def stops(tokens: list[int]) -> bool:
-            return _stop(self._text(tokens[-_TAIL:]), options.stop) is not None
 
         found = decode(
             self.model,
@@ -374,7 +372,7 @@ class Generator:
             limits=limits,
             prompts=rows,
             context=self.max_tokens,
-            is_over=stops if options.stop else None,
+            is_over=(lambda number, tokens: written[number].is_over(tokens)) if options.stop else None,
             listen=heard if listen is not None else None,
             lanes=lanes,
             proposer=proposer,
@@ -382,12 +380,10 @@ class Generator:
         )
         outputs = []
         for number, (best, *_) in enumerate(found):
-            text = self._text(best.tokens)
-            cut = _stop(text, options.stop)
-            text = text if cut is None else text[:cut]
+            text = written[number].cut(written[number].text(best.tokens))
             counts = best.proposed, best.accepted
             outputs.append(Generation(text, best.logprob, len(best.tokens), best.ended, tuple(best.tokens), *counts))
-            if listen is not None and (piece := streams[number].rest(outputs[-1].text)):
+            if listen is not None and (piece := written[number].rest(outputs[-1].text)):
                 listen(batch[number], piece)
         return outputs
 
@@ -402,40 +398,3 @@ class Generator:
             what = f"the draft knows {sizes}, or they end texts differently"
             raise UsageError(what, where="generate", mend="give a draft with the same tokenizer")
         return Draft(draft.model, draft.max_tokens)
-
-    def _text(self, tokens: Sequence[int]) -> str:
-        return self.tokenizer.decode(tokens)
-
-
-# A stop text comes within this many tokens, or it is longer than stop texts are.
-_TAIL = 64
-
-
-def _stop(text: str, stops: Sequence[str]) -> int | None:
-    """Find where the first stop text begins."""
-    return min((place for stop in stops if (place := text.find(stop)) >= 0), default=None)
-
-
-class _Stream:
-    """Pieces of text from tokens as they come: held back while a character, or a stop text, may be half there."""
-
-    def __init__(self, tokenizer: Vocabulary, stops: Sequence[str]) -> None:
-        self.tokenizer, self.stops = tokenizer, stops
-        self.tokens: list[int] = []
-        self.said = 0
-
-    def push(self, token: int) -> str:
-        self.tokens.append(token)
-        text = self.tokenizer.decode(self.tokens)
-        safe = len(text.rstrip("\ufffd"))
-        for stop in self.stops:
-            if (place := text.find(stop)) >= 0:
-                safe = min(safe, place)
-            for held in range(1, len(stop)):
-                if text.endswith(stop[:held]):
-                    safe = min(safe, len(text) - held)
-        piece, self.said = text[self.said : max(safe, self.said)], max(safe, self.said)
-        return piece
-
-    def rest(self, text: str) -> str:
-        return text[self.said :]

@@ -230,7 +230,8 @@ class InstructTask(VocabularyTask):
             self.notes.append(f"{fits.count(False):,} test prompts of {most} tokens or more are not answered.")
         found = product.generate([p for p, ok in zip(prompts, fits, strict=True) if ok], options, on_full="cut")
         answers = iter(found)
-        outputs = [next(answers).text if ok else "" for ok in fits]
+        # A tokenizer that takes a word's space along puts one before the first: an answer is a text of its own.
+        outputs = [next(answers).text.removeprefix(" ") if ok else "" for ok in fits]
         references = [[pair.target] for pair in pairs]
         return Evaluated(measure(outputs, references), [pair.source for pair in pairs], references, outputs)
 
