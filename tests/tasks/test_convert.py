@@ -10,7 +10,7 @@ import pytest
 import tokenizers
 import torch
 from public_encoder import write_encoder
-from public_translator import write_translator
+from public_translator import SENTENCES, train, write_translator
 
 import regard
 from regard.api import load_for_use
@@ -27,6 +27,7 @@ from regard.models.public import read_folder, write_folder
 from regard.models.weights import read_tensors
 from regard.tasks import folder, plain
 from regard.tasks.convert import rewrite
+from regard.tasks.embedder import read_tokenizer
 from regard.tasks.encoders import LabelTokenizerConfig, start
 from regard.tasks.filler import Filler, OwnMasks
 from regard.tasks.generator import Generator
@@ -131,6 +132,29 @@ def test_sentencepiece_models_go_along(tmp_path: Path) -> None:
     assert outputs[0] == outputs[1] == outputs[2]
     assert models[0].options == models[1].options == models[2].options
     assert not (tmp_path / "back" / "pieces.json").exists()
+
+
+@pytest.mark.peer
+def test_a_sentencepiece_model_of_an_encoder_is_read_in_every_form(tmp_path: Path) -> None:
+    import transformers
+
+    hub, own, back = (tmp_path / name for name in ("hub", "own", "back"))
+    hub.mkdir()
+    (hub / "sentencepiece.bpe.model").write_bytes(train(SENTENCES, 90))
+    torch.manual_seed(4)
+    sizes = {"vocab_size": 120, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    more = {"intermediate_size": 24, "max_position_embeddings": 66, "type_vocab_size": 1}
+    transformers.XLMRobertaForMaskedLM(transformers.XLMRobertaConfig(**sizes, **more)).save_pretrained(hub)
+    text = "The old <mask> sang."
+    wanted = regard.load(hub).fill([text])[0]
+    regard.convert(hub, own, to="regard")
+    regard.convert(own, back, to="huggingface")
+    config = json.loads((back / "config.json").read_text())
+    assert (config["model_type"], config["architectures"]) == ("xlm-roberta", ["XLMRobertaForMaskedLM"])
+    assert regard.load(back).fill([text])[0] == wanted
+    ids = [read_tokenizer(place, 120).encode(text).ids for place in (hub, own, back)]
+    assert ids[0] == ids[1] == ids[2] == transformers.AutoTokenizer.from_pretrained(back)(text).input_ids
+    assert regard.load(own).embed(["The old captain"]).shape == (1, 16)
 
 
 def test_half_precision_stays(tmp_path: Path) -> None:

@@ -193,7 +193,12 @@ def read_folder(folder: Path) -> tuple[str, nn.Module, list[str]]:
 
 
 def write_folder(
-    folder: Path, family: str, model: nn.Module, more: Mapping[str, Any] | None = None, form: str = "huggingface"
+    folder: Path,
+    family: str,
+    model: nn.Module,
+    more: Mapping[str, Any] | None = None,
+    form: str = "huggingface",
+    kept: str = "",
 ) -> None:
     """Write a model as a public folder.
 
@@ -203,11 +208,12 @@ def write_folder(
         model: The model.
         more: Further entries of config.json, such as the numbers of special tokens; None for none.
         form: Whose folder it is.
+        kept: As for :func:`layout_for`.
 
     Raises:
         DataError: The family has no public layout, or none for these settings.
     """
-    layout = layout_for(family, model.config, form)
+    layout = layout_for(family, model.config, form, kept)
     config, tensors = layout.adapt(model.config, gather(model))
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     values = {"model_type": layout.model_type, "architectures": [layout.architecture(config)], "dtype": dtype}
@@ -216,13 +222,14 @@ def write_folder(
     write_tensors(folder / "model.safetensors", to_public(layout, config, tensors))
 
 
-def layout_for(family: str, config: Any, form: str = "huggingface") -> Layout:
+def layout_for(family: str, config: Any, form: str = "huggingface", kept: str = "") -> Layout:
     """Find the public layout that can hold a model.
 
     Args:
         family: The model's family.
         config: Its settings.
         form: Whose folders.
+        kept: ``model_type`` of the layout that it had, which it gets again where that can hold it.
 
     Returns:
         The family's first layout that can.
@@ -231,6 +238,7 @@ def layout_for(family: str, config: Any, form: str = "huggingface") -> Layout:
         DataError: There is none; what stands in the way is said.
     """
     known = [layout for layout in registry.family(family).public if layout.form == form]
+    known.sort(key=lambda layout: layout.model_type != kept)
     fitting = next((layout for layout in known if layout.fits(config) and not layout.lacks(config)), None)
     if fitting is not None:
         return fitting

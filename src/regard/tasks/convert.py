@@ -314,12 +314,13 @@ def _told(source: Path, to: Form) -> dict[str, Any]:
 
 def _write_plain(new: Path, family: str, model: nn.Module, more: Mapping[str, Any], to: Form) -> None:
     """Write a public folder; of an older config.json stays what neither describes the tensors nor selects code."""
-    layout, older = layout_for(family, model.config, to), known_layouts().get(layout_name(more))
+    had = layout_name(more)
+    layout, older = layout_for(family, model.config, to, had), known_layouts().get(had)
     fixed = {*layout.write(model.config), "model_type", "architectures", "dtype", "torch_dtype", "auto_map"}
     usual = fixed - set(layout.labels)
     kept = {key: value for key, value in more.items() if key not in usual or key.endswith("_token_id")}
     kept = {} if older is not None and older[1].form != to else kept
-    write_folder(new, family, model, kept, to)
+    write_folder(new, family, model, kept, to, had)
 
 
 def _from_gguf(new: Path, to: Form, loaded: Loaded, written: str) -> list[str]:

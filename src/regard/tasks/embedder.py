@@ -19,7 +19,7 @@ from regard.layers.pooling import Pooling, check_pooling, pool
 from regard.models.bert import Bert
 from regard.models.public import read_folder
 from regard.places import on_disk
-from regard.tasks.plain import MODEL_TYPE, load_plain, model_type
+from regard.tasks.plain import MODEL_TYPE, load_plain, model_type, public_type
 from regard.tasks.sentences import read_sentences
 
 
@@ -166,7 +166,7 @@ def read_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
         DataError: There is none.
         FormatError: It is no tokenizer, or has tokens that the model does not know.
     """
-    shared, kind = folder / "tokenizer.json", model_type(folder)
+    shared, kind = folder / "tokenizer.json", public_type(folder)
     is_there = shared.is_file() or kind is None or not has_spiece(folder, kind)
     tokenizer = read_library(shared) if is_there or kind is None else read_spiece(folder, kind)
     most = max(tokenizer.get_vocab().values(), default=-1) + 1

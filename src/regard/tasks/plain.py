@@ -160,6 +160,19 @@ def task(path: str | Path) -> str | None:
     return str(read_config(config, CONFIG_CAP_BYTES).get("task")) if config.is_file() else None
 
 
+def public_type(folder: Path) -> str | None:
+    """Say which public layout a folder is of, or was before it was converted to our form.
+
+    Args:
+        folder: With config.json, or without.
+
+    Returns:
+        Its ``model_type``; None where nothing says it.
+    """
+    kind, kept = model_type(folder), folder / KEPT_CONFIG
+    return layout_name(read_config(kept)) if kind == MODEL_TYPE and kept.is_file() else kind
+
+
 def model_type(path: str | Path) -> str | None:
     """Say who wrote a model folder.
 
