@@ -109,6 +109,33 @@ def test_what_the_folder_says_is_followed(public: Path) -> None:
     assert regard.load(public).options.beam == 2
 
 
+@pytest.mark.peer
+@pytest.mark.parametrize("how", [{"suppress_tokens": [5, 7, 8, 11, 14]}, {"repetition_penalty": 1.4}])
+def test_what_is_never_chosen_or_twice_is_theirs(how: dict[str, Any], public: Path) -> None:
+    plain = regard.load(public).translate(SENTENCES)
+    change(public, "generation_config.json", **how)
+    tokenizer, model = theirs_of(public)
+    translator = regard.load(public)
+    outputs = [outputs[0] for outputs in translator.hypotheses(SENTENCES)]
+    assert [one.text for one in outputs] != plain
+    for text, output in zip(SENTENCES, outputs, strict=True):
+        rows = tokenizer([text], return_tensors="pt")
+        most = rows.input_ids.shape[1] + translator.options.max_extra_tokens
+        wanted = model.generate(**rows, max_new_tokens=most, forced_eos_token_id=None)[0].tolist()[1:]
+        assert [*output.token_ids, *[0] * output.ended] == wanted
+
+
+def test_what_is_not_done_is_told_in_one_line(public: Path) -> None:
+    change(
+        public, "generation_config.json", max_length=512, forced_eos_token_id=0, min_length=0, renormalize_logits=False
+    )
+    assert regard.load(public)  # as real folders have it: nothing to tell
+    change(public, "generation_config.json", no_repeat_ngram_size=3, max_length=20, num_beams=2, repetition_penalty=1.2)
+    with pytest.warns(UserWarning, match="no_repeat_ngram_size, max_length, repetition_penalty$") as told:
+        regard.load(public)
+    assert len(told) == 1
+
+
 def test_text_cannot_spell_a_special_token(public: Path) -> None:
     source = regard.load(public).tokenizer.source
     special = {source.start_id, source.end_id}
@@ -168,6 +195,12 @@ BAD = {
     "two ends": (spoil("generation_config.json", eos_token_id=[0, 5]), r"eos_token_id is \[0, 5\], not one token"),
     "start": (spoil("generation_config.json", decoder_start_token_id=10**6), "the start token is 1000000"),
     "bad words": (spoil("generation_config.json", bad_words_ids=[3]), "bad_words_ids is no list of lists"),
+    "suppressed": (spoil("generation_config.json", suppress_tokens=[[3]]), "suppress_tokens is no list of tokens"),
+    "repetition": (spoil("generation_config.json", repetition_penalty=0), "repetition_penalty is 0"),
+    "first": (
+        spoil("generation_config.json", forced_bos_token_id=7),
+        "forced_bos_token_id is 7: outputs begin with it",
+    ),
     "far words": (spoil("generation_config.json", bad_words_ids=[[10**6]]), "names a token beyond"),
     "beams": (spoil("generation_config.json", num_beams=10**6), "beam is 1000000"),
     "penalty": (spoil("generation_config.json", length_penalty="x"), "length_penalty is -1.0"),

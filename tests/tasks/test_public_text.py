@@ -145,3 +145,50 @@ def test_other_tokens_around_a_text_are_told_or_refused(tmp_path: Path) -> None:
     write(tmp_path, byte_tokenizer(), add_bos_token=True, bos_token="<none>")
     with pytest.raises(FormatError, match="add_bos_token is true, and bos_token is no token"):
         regard.load(tmp_path)
+
+
+HOW: list[dict[str, Any]] = [
+    {"repetition_penalty": 1.6},
+    {"suppress_tokens": [*range(40, 160)]},
+    {"bad_words_ids": [[n] for n in range(40, 160)]},
+]
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("how", HOW, ids=lambda how: next(iter(how)))
+def test_texts_go_on_as_the_folder_says(how: dict[str, Any], tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    write(tmp_path, framed_by(START))
+    plain = [one.token_ids for one in regard.load(tmp_path).generate(TEXTS)]
+    (tmp_path / "generation_config.json").write_text(json.dumps({"bos_token_id": 0, "eos_token_id": 1, **how}))
+    loaded = regard.load(tmp_path)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    outputs = loaded.generate(TEXTS)
+    assert [one.token_ids for one in outputs] != plain
+    for text, output in zip(TEXTS, outputs, strict=True):
+        ids = torch.tensor([begun(loaded.tokenizer, text)])
+        most = {"max_new_tokens": loaded.options.max_extra_tokens, "pad_token_id": 0}
+        wanted = theirs.generate(ids, attention_mask=torch.ones_like(ids), **most)[0, ids.shape[1] :].tolist()
+        assert [*output.token_ids, *[1] * output.ended] == wanted
+
+
+def test_what_is_not_done_is_told_in_one_line(tmp_path: Path) -> None:
+    write(tmp_path, framed_by(START))
+    whole = regard.load(tmp_path).generate(["the light"])[0].text
+    stop = whole[5:7]
+    asked = {
+        "do_sample": True,
+        "temperature": 0.6,
+        "num_beams": 3,
+        "max_length": 9,
+        "min_length": 0,
+        "stop_strings": stop,
+    }
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": 1, **asked}))
+    assert regard.load(tmp_path).generate(["the light"])[0].text == whole[: whole.index(stop)]
+    more = {"no_repeat_ngram_size": 2, "sequence_bias": [[[9], 50.0]], "bad_words_ids": [[4], [5, 6]]}
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": 1, **more}))
+    line = r"outputs may differ: no_repeat_ngram_size, sequence_bias, bad_words_ids \(1 bad words"
+    with pytest.warns(UserWarning, match=line) as told:
+        assert regard.load(tmp_path).options.banned == (4,)
+    assert len(told) == 1

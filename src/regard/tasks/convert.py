@@ -248,6 +248,8 @@ def _write_public(new: Path, family: str, translator: Translator) -> list[str]:
     }
     if options.banned:
         generation["bad_words_ids"] = [[token] for token in options.banned]
+    if options.repetition_penalty != 1.0:
+        generation["repetition_penalty"] = options.repetition_penalty
     write_aside(new / "generation_config.json", json_bytes(generation))
     folders.save_pair_tokenizer(new, tokenizer)
     described: dict[str, Any] = {"model_max_length": translator.max_tokens}

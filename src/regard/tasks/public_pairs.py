@@ -16,6 +16,7 @@ from regard.files import read_config, reading
 from regard.models.interface import EncoderDecoder
 from regard.models.public import known_layouts, read_folder
 from regard.tasks.pairs import SHARED, SIDES, PairTokenizer
+from regard.tasks.public_search import PublicSearch, read_search
 from regard.tasks.translator import Translator
 
 PEGASUS_OFFSET = 103  # of pieces' numbers, where tokenizer_config.json does not say
@@ -33,7 +34,7 @@ def load_public(
     """Load a public encoder–decoder: Marian, or what :func:`regard.convert` wrote.
 
     What a text starts from and ends with, the tokens that are never chosen and the width of the search are read from
-    generation_config.json and config.json.
+    generation_config.json and config.json; what they say of choosing and is not done here is told.
 
     Args:
         folder: With config.json, model.safetensors and the tokenizers: source.spm, target.spm and vocab.json;
@@ -62,12 +63,12 @@ def load_public(
         start_id, end_id = (_token(values, name, where) for name in ("decoder_start_token_id", "eos_token_id"))
         sizes = (model.config.source_vocab_size, model.config.target_vocab_size)
         tokenizer = _tokenizers(folder, start_id, end_id, sizes)
-        banned, notes = _banned(values, where)
-        options = _options(values, banned, sizes[1], where)
-        limit = model.config.max_len
+        search, limit = read_search(folder, sizes[1]), model.config.max_len
+        options = _options(search)
         if (folder / "tokenizer_config.json").is_file():
             most = read_config(folder / "tokenizer_config.json").get("model_max_length")
             limit = min(limit, most) if type(most) is int and most > 0 else limit
+        notes = _notes(search, options, limit)
     model = model if keep_precision else model.float()
     return Translator(model, tokenizer, options, limit, device=device), warnings + notes
 
@@ -80,29 +81,32 @@ def _token(values: Mapping[str, Any], name: str, where: str) -> int:
     return value
 
 
-def _banned(values: Mapping[str, Any], where: str) -> tuple[tuple[int, ...], list[str]]:
-    """Tokens that are never chosen; sequences of several are not watched for, and that is said."""
-    words = values.get("bad_words_ids") or []
-    if not isinstance(words, list) or not all(isinstance(w, list) and all(type(t) is int for t in w) for w in words):
-        raise FormatError("bad_words_ids is no list of lists of tokens", where=where)
-    longer = [word for word in words if len(word) != 1]
-    notes = [f"{where}: {len(longer)} bad words of several tokens are not watched for"] if longer else []
-    return tuple(word[0] for word in words if len(word) == 1), notes
-
-
-def _options(values: Mapping[str, Any], banned: tuple[int, ...], vocab_size: int, where: str) -> DecodeOptions:
-    if any(token >= vocab_size for token in banned):
-        raise FormatError(f"bad_words_ids names a token beyond the {vocab_size}", where=where)
+def _options(search: PublicSearch) -> DecodeOptions:
+    values, where = search.values, search.where
+    if values.get("forced_bos_token_id") is not None:
+        what = f"forced_bos_token_id is {str(values['forced_bos_token_id'])[:40]}: outputs begin with it"
+        raise FormatError(what, where=where, mend="this is not done here; give a model of one language")
     power = values.get("length_penalty", 1.0)
     try:
         return DecodeOptions(
             beam=values.get("num_beams", 1),
             length_penalty=float(power) if type(power) in (int, float) else -1.0,
             length_offset=0.0,
-            banned=banned,
+            banned=search.banned,
+            repetition_penalty=search.penalty,
         )
     except UsageError as error:  # what an option would be wrong with, a file is
         raise FormatError(error.what, where=where, mend=error.mend) from error
+
+
+def _notes(search: PublicSearch, options: DecodeOptions, longest: int) -> list[str]:
+    """Name what a translator does not do; how long an output may be follows from its source, at most ``longest``."""
+    most = search.values.get("max_length")
+    others: dict[str, tuple[Any, ...]] = {"max_length": (most,) if type(most) is int and most >= longest else ()}
+    others |= {"max_new_tokens": (), "do_sample": (False,), "stop_strings": ([],)}
+    if options.beam > 1:  # theirs then changes log-probabilities, ours scores
+        others["repetition_penalty"] = (1, 1.0)
+    return search.notes(others)
 
 
 def _tokenizers(folder: Path, start_id: int, end_id: int, sizes: tuple[int, int]) -> PairTokenizer:

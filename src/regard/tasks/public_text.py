@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from regard.models.public import describe, read_folder
 from regard.tasks.embedder import read_tokenizer
 from regard.tasks.generator import Generator
 from regard.tasks.plain import KEPT_CONFIG, MODEL_TYPE, family_of_plain, load_plain, model_type
+from regard.tasks.public_search import read_search
 
 # Files beside the weights that name the tokens that end a text; the first that does counts.
 _SETTINGS = ("generation_config.json", "config.json", KEPT_CONFIG)
@@ -86,9 +88,12 @@ def load_generator(path: str | Path, device: torch.device | None = None) -> tupl
         most = built.config.vocab_size
         settings = [read_config(source / name) for name in _SETTINGS if (source / name).is_file()]
         start_id, notes = _start(source, inner)
+        search = read_search(source, most)
+        # Sampling, beams and lengths are their user's to choose, by options.
+        options = replace(options, banned=search.banned, repetition_penalty=search.penalty, stop=search.stop)
     vocabulary = PublicVocabulary(inner, start_id, _ids(settings, "eos_token_id", most))
     limit = built.max_tokens or max(options.max_extra_tokens, 1)
-    return Generator(built.float(), vocabulary, options, limit, device), [*warnings, *notes]
+    return Generator(built.float(), vocabulary, options, limit, device), [*warnings, *notes, *search.notes()]
 
 
 def around(inner: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
