@@ -673,6 +673,27 @@ def test_draws_look_as_far_as_they_must(how: dict[str, Any]) -> None:
     assert torch.equal(got, sorted_RV.indices[torch.arange(300), torch.tensor(rank_R)])
 
 
+@pytest.mark.peer
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize(
+    "how", [{"top_k": 3, "top_p": 0.6}, {"top_k": 90, "top_p": 0.9, "min_p": 0.05}, {"top_p": 0.8}]
+)
+def test_draws_are_those_of_their_warpers(how: dict[str, float], temperature: float) -> None:
+    logits = pytest.importorskip("transformers").generation.logits_process
+    options = DecodeOptions(sample=True, temperature=temperature, **how)  # type: ignore[arg-type]
+    torch.manual_seed(1)
+    logits_RV, points_R = 2 * torch.randn(200, 500, dtype=torch.float64), np.linspace(0, 1, 200, endpoint=False)
+    left_RV = logits.TemperatureLogitsWarper(temperature)(None, logits_RV.clone())
+    warpers = {"top_k": logits.TopKLogitsWarper, "top_p": logits.TopPLogitsWarper, "min_p": logits.MinPLogitsWarper}
+    for name, value in how.items():
+        left_RV = warpers[name](value)(None, left_RV)
+    p_RV, token_RV = left_RV.softmax(-1).sort(descending=True)
+    sums_RV = p_RV.cumsum(-1).numpy()
+    rank_R = [int(np.searchsorted(row, x, side="right")) for row, x in zip(sums_RV, points_R, strict=True)]
+    got = draw(logits_RV, log_norms(logits_RV), options, points_R)[:, 0]
+    assert torch.equal(got, token_RV[torch.arange(200), torch.tensor(rank_R)])
+
+
 @pytest.mark.parametrize("ahead", [1, 3, 8])
 def test_what_a_model_proposes_to_itself_all_comes_without_an_end_too(ahead: int) -> None:
     model = generator("gpt").model

@@ -354,7 +354,9 @@ def chi_square(draws: np.ndarray, probabilities: list[float]) -> float:
         ({"top_p": 0.62}, [0, 0, 0.4, 0.23, 0, 0]),
         ({"top_p": 0.64}, [0, 0, 0.4, 0.23, 0.17, 0]),
         ({"top_p": 0.95}, [0.07, 0.1, 0.4, 0.23, 0.17, 0]),
-        # The most probable that reach top_p are found after the temperature.
+        # The most probable that reach top_p are found after the temperature, and among what top_k leaves.
+        ({"top_k": 2, "top_p": 0.62}, [0, 0, 1, 0, 0, 0]),
+        ({"top_k": 3, "top_p": 0.7}, [0, 0, 0.4, 0.23, 0, 0]),
         ({"top_p": 0.6, "temperature": 0.5}, [0, 0, 1, 0, 0, 0]),
     ],
     ids=str,

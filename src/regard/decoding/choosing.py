@@ -216,7 +216,10 @@ def draw(logits_RV: Tensor, norms_R: Tensor, options: DecodeOptions, points_R: n
     token_R = np.zeros(rows, np.int64)
     open_R = np.arange(rows)
     is_whole = options.top_p == 1.0 and options.min_p == 0.0 and not 0 < options.top_k < size
-    for most in sorted({min(n, size, options.top_k or size) for n in (_NEAR, 16 * _NEAR, size)}):
+    reach = min(size, options.top_k or size)
+    # What top-p leaves out depends on all that top-k has left: probabilities add up to 1 in between.
+    is_scaled = reach < size and options.top_p < 1.0
+    for most in sorted({reach if is_scaled else min(n, reach) for n in (_NEAR, 16 * _NEAR, size)}):
         at_R = torch.from_numpy(open_R).to(logits_RV.device)
         value_RM, index_RM = (
             x.cpu().numpy() for x in best(logits_RV if len(open_R) == rows else logits_RV[at_R], most)
@@ -225,13 +228,12 @@ def draw(logits_RV: Tensor, norms_R: Tensor, options: DecodeOptions, points_R: n
             shifted_RM = (value_RM.astype(np.float64) - most_R1.cpu().numpy()[open_R]) / options.temperature
         probability_RM = np.exp(shifted_RM) / sums_R.cpu().numpy()[open_R, None]
         cumulative_RM = probability_RM.cumsum(-1)
-        keep_RM = (cumulative_RM - probability_RM < options.top_p) & (
-            probability_RM >= options.min_p * probability_RM[:, :1]
-        )
+        top_R1 = options.top_p * cumulative_RM[:, -1:] if is_scaled else options.top_p
+        keep_RM = (cumulative_RM - probability_RM < top_R1) & (probability_RM >= options.min_p * probability_RM[:, :1])
         still = []
         for place, row in enumerate(open_R):
             kept = int(keep_RM[place].sum())
-            is_closed = kept < most or most == min(size, options.top_k or size)
+            is_closed = kept < most or most == reach
             if not is_closed and not is_whole:
                 still.append(row)
                 continue

@@ -25,7 +25,7 @@ class DecodeOptions:
         sample: Draw each token instead of taking the best.
         temperature: Logits are divided by it before drawing; below 1 sharpens.
         top_k: Draw among the k most probable; 0 for all.
-        top_p: Draw among the most probable that together reach this probability.
+        top_p: Draw among the most probable that together reach this probability, of what ``top_k`` leaves.
         min_p: Draw among those at least this times as probable as the best (Nguyen et al. 2024).
         repetition_penalty: The score of a token that is in the prompt or the output already is divided by this where it
             is positive, multiplied where it is negative; 1 changes nothing (Keskar et al. 2019, §4.1).
