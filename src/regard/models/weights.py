@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from regard.attention.positions import sinusoidal
 from regard.errors import CheckpointError, ConfigError, ResourceError, UsageError
 from regard.files import Sink, Source, json_bytes, written_aside
+from regard.models.empty import NoDraws, without_memory
 
 _DTYPES = {
     **{"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "BOOL": torch.bool},
@@ -327,35 +327,7 @@ def count_parameters(build: Callable[[Any], nn.Module], config: Any) -> int:
     Returns:
         How many there are; tied ones count once.
     """
-    with torch.device("meta"), _NoDraws():
-        return sum(parameter.numel() for parameter in build(config).parameters())
-
-
-def _count_state(build: Callable[[Any], nn.Module], config: Any) -> int:
-    """Numbers that a model's file holds: parameters and persistent buffers, which may be as large."""
-    with torch.device("meta"), _NoDraws():
-        return sum(tensor.numel() for _, tensor in _by_memory(build(config)))
-
-
-class _NoDraws(TorchFunctionMode):
-    """Leaves out the drawing of weights, and what is done to them after: numbers that a file's take the place of.
-
-    On the meta device, where there is no memory, torch would load its compiler to draw nothing; elsewhere memory that
-    nobody writes to costs nothing. A cut normal distribution is drawn until nothing is beyond its bounds: nothing is.
-    """
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Give the tensor back as it is where weights would be drawn, and find none of them beyond a bound."""
-        kwargs = kwargs or {}
-        if func.__name__ in ("lt", "gt") and isinstance(args[0], nn.Parameter):
-            return torch.zeros((), dtype=torch.bool).expand(args[0].shape)
-        if func in (Tensor.normal_, Tensor.uniform_) and not (args[0].is_meta or isinstance(args[0], nn.Parameter)):
-            return args[0].zero_()
-        if func.__name__ in ("normal_", "uniform_", "trunc_normal_", "kaiming_uniform_"):
-            return kwargs["tensor"] if "tensor" in kwargs else args[0]
-        if func.__name__ in ("erfinv_", "mul_", "add_", "clamp_") and isinstance(args[0], nn.Parameter):
-            return args[0]  # what makes a cut normal distribution of an even one
-        return func(*args, **kwargs)
+    return sum(parameter.numel() for parameter in without_memory(build, config).parameters())
 
 
 def build_like(
@@ -378,13 +350,15 @@ def build_like(
     """
     where, said = (str(folder / name if folder.is_dir() else folder) for name in ("model.safetensors", "config.json"))
     try:
-        wanted = _count_state(build, config)
+        model = without_memory(build, config)
     except (UsageError, ConfigError) as error:  # settings that do not go together
         raise ConfigError(error.what, where=error.where or said, mend=error.mend) from error
+    # Parameters, and persistent buffers, which may be as large.
+    wanted = sum(tensor.numel() for _, tensor in _by_memory(model))
     held = sum(tensor.numel() for tensor in tensors.values())
     if wanted > 2 * held + 1_000_000:
         raise CheckpointError(f"the config describes {wanted:,} numbers, the file holds {held:,}", where=where)
-    with _NoDraws():
+    with NoDraws():
         model = build(config)
     dtypes = {tensor.dtype for tensor in tensors.values()}
     if len(dtypes) == 1 and (dtype := dtypes.pop()).is_floating_point:

@@ -34,13 +34,15 @@ from regard.tasks.filler import Filler, OwnMasks
 from regard.tasks.labeller import TextPairs
 from regard.tasks.masked import AROUND, HELD_OUT_SEED, NUM_SAMPLES, MaskedBatch, check_head, score
 from regard.tasks.masking import Masker, Masking, chance
-from regard.tasks.task import Evaluated, Loss, check_counts
+from regard.tasks.task import PREPARED, Evaluated, Loss, check_counts
 from regard.tasks.texts import (
     TOKENIZER_BYTES,
     Pieces,
     TextData,
     TextTask,
     TextTokenizerConfig,
+    build_for,
+    check_model,
     read_parts,
     up_to,
 )
@@ -131,6 +133,13 @@ class CrosslingualConfig:
         if self.translation and not self.data.pairs:
             raise ConfigError("translation is set, and there are no pairs", mend="give some, or translation: 0")
 
+    def build_model(self, vocab_size: int) -> Bert:
+        """Build the model for a vocabulary of so many tokens."""
+        languages = self.data.languages
+        told = {"num_languages": len(languages), "languages": languages, "reset_positions": True}
+        values = {"num_types": 1, **self.model, **told}
+        return check_head(build_for(vocab_size, self.context, values, "bert", Bert, "fill in"))
+
 
 @dataclass(frozen=True)
 class _Rows:
@@ -203,6 +212,7 @@ class CrosslingualTask(TextTask):
         Returns:
             The task.
         """
+        check_model(config.build_model)
         data, notes = config.data, list[str]()
         corpora: dict[str, dict[str, list[Pair]]] = {}
         for name, path in data.pairs.items():
@@ -238,7 +248,7 @@ class CrosslingualTask(TextTask):
         TextPairs.around(tokenizer)  # the file says what stands around a text, for other readers of it
 
         def shard(name: str, of: Iterable[str]) -> Shard:
-            at = folder / "tokens" / name
+            at = folder / PREPARED / name
             found = Shard.read(at) if not is_new and Shard.there(at) else Shard.write(at, of, tokenizer)
             if not len(found):
                 raise DataError(f"no text in the part {name}", where=", ".join(data.pairs), mend="give more texts")
@@ -259,10 +269,7 @@ class CrosslingualTask(TextTask):
 
     def build(self) -> Bert:
         """Build the model."""
-        told = {"num_languages": len(self.languages), "languages": self.languages, "reset_positions": True}
-        return check_head(
-            self.build_for(self.config.context, {"num_types": 1, **self.config.model, **told}, "bert", Bert, "fill in")
-        )
+        return self.config.build_model(self.tokenizer.vocab_size)
 
     def batch(self, index: int) -> MaskedBatch:
         """Make a micro-batch, a pure function of (seed, index): single texts, or translations side by side."""

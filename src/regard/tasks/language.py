@@ -26,7 +26,7 @@ from regard.metrics.measure import Measure
 from regard.models.interface import LanguageModel
 from regard.tasks.generator import Generator
 from regard.tasks.task import Batch, Evaluated, Loss, check_counts, check_smoothing
-from regard.tasks.texts import Pieces, TextData, TextTask, TextTokenizerConfig, prepare, up_to
+from regard.tasks.texts import Pieces, TextData, TextTask, TextTokenizerConfig, build_for, check_model, prepare, up_to
 
 NUM_SAMPLES = 10
 PROMPT_TOKENS = 24
@@ -65,6 +65,10 @@ class LanguageConfig:
         """
         check_counts(context=self.context, batch_tokens=self.batch_tokens)
         check_smoothing(self.label_smoothing)
+
+    def build_model(self, vocab_size: int) -> LanguageModel:
+        """Build the model for a vocabulary of so many tokens."""
+        return build_for(vocab_size, self.context, self.model, "gpt", LanguageModel, "go on from a text")
 
 
 @dataclass(frozen=True)
@@ -118,12 +122,13 @@ class LanguageTask(TextTask):
         Returns:
             The task.
         """
+        check_model(config.build_model)
         shards, tokenizer, notes = prepare(config.data, config.tokenizer, seed, folder, is_new)
         return LanguageTask(config, shards, tokenizer, seed, notes)
 
     def build(self) -> LanguageModel:
         """Build the model."""
-        return self.build_for(self.config.context, self.config.model, "gpt", LanguageModel, "go on from a text")
+        return self.config.build_model(self.tokenizer.vocab_size)
 
     def batch(self, index: int) -> TextBatch:
         """Make a micro-batch, a pure function of (seed, index)."""

@@ -34,7 +34,7 @@ from regard.tasks.filler import Filler, OwnMasks
 from regard.tasks.labeller import TextPairs
 from regard.tasks.masking import Masker, Masking, chance
 from regard.tasks.task import Batch, Evaluated, Loss, check_counts, cross_entropy, evaluating
-from regard.tasks.texts import Pieces, TextData, TextTask, TextTokenizerConfig, prepare
+from regard.tasks.texts import Pieces, TextData, TextTask, TextTokenizerConfig, build_for, check_model, prepare
 
 HELD_OUT_SEED = 0  # of what is hidden in held-out texts, whatever the run's seed: scores are of the same places
 AROUND = 2  # start and end of each piece
@@ -83,6 +83,11 @@ class MaskedConfig:
     def around(self) -> int:
         """Tokens that are put around a piece, and between its parts."""
         return AROUND + self.is_paired
+
+    def build_model(self, vocab_size: int) -> Bert:
+        """Build the model for a vocabulary of so many tokens."""
+        pooled = {"pooler": True} if self.is_paired else {}
+        return check_head(build_for(vocab_size, self.context, {**pooled, **self.model}, "bert", Bert, "fill in masks"))
 
 
 @dataclass(frozen=True)
@@ -185,15 +190,14 @@ class MaskedTask(TextTask):
         Returns:
             The task.
         """
+        check_model(config.build_model)
         shards, tokenizer, notes = prepare(config.data, config.tokenizer, seed, folder, is_new, mask=True)
         TextPairs.around(tokenizer)  # the file says what stands around a text, for other readers of it
         return MaskedTask(config, shards, tokenizer, seed, notes)
 
     def build(self) -> Bert:
         """Build the model."""
-        pooled = {"pooler": True} if self.is_paired else {}
-        model = self.build_for(self.config.context, {**pooled, **self.config.model}, "bert", Bert, "fill in masks")
-        return check_head(model)
+        return self.config.build_model(self.tokenizer.vocab_size)
 
     def batch(self, index: int) -> MaskedBatch:
         """Make a micro-batch, a pure function of (seed, index): what is hidden in it too."""

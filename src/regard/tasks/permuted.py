@@ -38,7 +38,7 @@ from regard.tasks.filler import ROWS_AT_ONCE, Filler, OwnMasks
 from regard.tasks.labeller import TextPairs
 from regard.tasks.masking import chance
 from regard.tasks.task import Batch, Evaluated, Loss, check_counts, evaluating
-from regard.tasks.texts import Pieces, TextData, TextTask, TextTokenizerConfig, prepare
+from regard.tasks.texts import Pieces, TextData, TextTask, TextTokenizerConfig, check_model, prepare
 
 HELD_OUT_SEED = 0  # of the orders of held-out pieces, whatever the run's seed: scores are of the same targets
 NUM_SAMPLES = 10
@@ -98,6 +98,15 @@ class PermutedConfig:
         check_counts(context=self.context, batch_tokens=self.batch_tokens)
         if self.memory < 0:
             raise ConfigError(f"memory is {self.memory}", mend="give tokens, or 0 for none")
+
+    def build_model(self, vocab_size: int) -> XLNet:
+        """Build the model for a vocabulary of so many tokens."""
+        given, values = {"vocab_size": vocab_size}, {"memory_tokens": self.memory}
+        model = build({**values, **self.model}, "xlnet", given, XLNet, "predict in any order", "model")
+        if not model.config.fills:
+            what = f"model.head is {model.config.head!r}, model.attention {model.config.attention!r}"
+            raise ConfigError(what, mend="leave them out: tokens are predicted from both sides")
+        return model
 
 
 @dataclass(frozen=True)
@@ -207,18 +216,14 @@ class PermutedTask(TextTask):
         Returns:
             The task.
         """
+        check_model(config.build_model)
         shards, tokenizer, notes = prepare(config.data, config.tokenizer, seed, folder, is_new, mask=True)
         TextPairs.around(tokenizer)  # the file says what stands around a text, for other readers of it
         return PermutedTask(config, shards, tokenizer, seed, notes)
 
     def build(self) -> XLNet:
         """Build the model."""
-        given, values = {"vocab_size": self.tokenizer.vocab_size}, {"memory_tokens": self.config.memory}
-        model = build({**values, **self.config.model}, "xlnet", given, XLNet, "predict in any order", "model")
-        if not model.config.fills:
-            what = f"model.head is {model.config.head!r}, model.attention {model.config.attention!r}"
-            raise ConfigError(what, mend="leave them out: tokens are predicted from both sides")
-        return model
+        return self.config.build_model(self.tokenizer.vocab_size)
 
     def batch(self, index: int) -> PermutedBatch:
         """Make a micro-batch, a pure function of (seed, index): the orders in it too."""

@@ -15,6 +15,8 @@ from regard.decoding import DecodeOptions
 from regard.errors import ConfigError
 from regard.metrics.measure import Measure
 
+PREPARED = "tokens"  # the folder in that of a run which a task may fill while it is prepared
+
 
 @dataclass(frozen=True)
 class Loss:

@@ -13,6 +13,7 @@ from threading import Lock
 from typing import Any, TypeVar
 
 import numpy as np
+from torch import nn
 
 from regard.data import catalogue
 from regard.data.batching import cuts
@@ -22,13 +23,16 @@ from regard.data.tokenizer import MASK, Kind, Tokenizer
 from regard.errors import ConfigError, DataError
 from regard.metrics.language import entropy
 from regard.models.bert import Bert
+from regard.models.empty import without_memory
 from regard.models.interface import LanguageModel
 from regard.tasks.building import build
 from regard.tasks.corpus import CATALOGUE
+from regard.tasks.task import PREPARED
 from regard.tasks.vocabulary import VocabularyTask
 
 TOKENIZER_BYTES = 1 << 26  # of text that a tokenizer is fit on
 SAMPLE_TOKENS = 48
+SOME_TOKENS = 1000  # of a vocabulary that is not known yet
 
 M = TypeVar("M", LanguageModel, Bert)
 
@@ -204,28 +208,41 @@ class TextTask(VocabularyTask):
         texts = [self.tokenizer.decode(row[:SAMPLE_TOKENS].tolist()) for row in rows]
         return [text.replace(MASK, f" {MASK}").strip() for text in texts]
 
-    def build_for(self, context: int, model: dict[str, Any], default: str, kind: type[M], does: str) -> M:
-        """Build a model that reads pieces of this length.
 
-        Args:
-            context: Tokens that are read at once.
-            model: ``family`` and its settings.
-            default: The family where none is named.
-            kind: What the family has to be.
-            does: What that means, for messages.
+def build_for(vocab_size: int, context: int, model: dict[str, Any], default: str, kind: type[M], does: str) -> M:
+    """Build a model that reads pieces of this length.
 
-        Returns:
-            The model, with fresh weights.
+    Args:
+        vocab_size: Tokens of the vocabulary.
+        context: Tokens that are read at once.
+        model: ``family`` and its settings.
+        default: The family where none is named.
+        kind: What the family has to be.
+        does: What that means, for messages.
 
-        Raises:
-            ConfigError: A setting is wrong, or the model reads less.
-        """
-        given: dict[str, Any] = {"vocab_size": self.tokenizer.vocab_size}
-        built = build({"max_len": context, **model}, default, given, kind, does, "model")
-        if built.max_tokens is not None and built.max_tokens < context:
-            what = f"context is {context}, the model has positions for {built.max_tokens}"
-            raise ConfigError(what, mend="lower the one or raise model.max_len")
-        return built
+    Returns:
+        The model, with fresh weights.
+
+    Raises:
+        ConfigError: A setting is wrong, or the model reads less.
+    """
+    built = build({"max_len": context, **model}, default, {"vocab_size": vocab_size}, kind, does, "model")
+    if built.max_tokens is not None and built.max_tokens < context:
+        what = f"context is {context}, the model has positions for {built.max_tokens}"
+        raise ConfigError(what, mend="lower the one or raise model.max_len")
+    return built
+
+
+def check_model(build_model: Callable[[int], nn.Module]) -> None:
+    """Refuse settings that make no model before texts are read, which may take long.
+
+    Args:
+        build_model: Makes the model for a number of tokens, which is known later only and which no mistake hangs on.
+
+    Raises:
+        ConfigError: A setting is wrong.
+    """
+    without_memory(build_model, SOME_TOKENS)
 
 
 def prepare(
@@ -255,7 +272,7 @@ def prepare(
         tokenizer = Tokenizer.train(sample, how.kind, how.vocab_size, mask=mask)
     shards = {}
     for name, texts in parts.items():
-        path = folder / "tokens" / name
+        path = folder / PREPARED / name
         is_there = not is_new and Shard.there(path)
         shards[name] = Shard.read(path) if is_there else Shard.write(path, texts(), tokenizer)
         if not len(shards[name]):

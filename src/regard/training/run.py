@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
+import shutil
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -23,12 +24,14 @@ from regard.metrics.measure import Measure
 from regard.models.weights import fit
 from regard.tasks import folder
 from regard.tasks.registry import TASKS
-from regard.tasks.task import Evaluated, Task
+from regard.tasks.task import PREPARED, Evaluated, Task
 from regard.training import blocks, hardware, report
 from regard.training.loop import Standing, Trainer
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.version import __version__
+
+STARTING = ".starting"  # in a run's folder until its settings are kept
 
 
 @dataclass(frozen=True)
@@ -78,13 +81,15 @@ def run(
         hardware.threads_kept(),
         Progress(recipe.training.max_steps, recipe.training.max_seconds, quiet) as progress,
     ):
-        task: Task = TASKS[recipe.task].prepare(recipe.settings, recipe.training.seed, out, is_new)
-        _check_whole(recipe, task)
-        progress.reads = task.reads
-        torch.manual_seed(recipe.training.seed)
-        model = task.build()
-        if is_new:  # only now: where settings or data were wrong, nothing is left that the mended command would meet
-            write_aside(out / "config.yaml", settings.write_yaml(recipe.as_mapping()))
+        with _starting(out, is_new):
+            task: Task = TASKS[recipe.task].prepare(recipe.settings, recipe.training.seed, out, is_new)
+            _check_whole(recipe, task)
+            progress.reads = task.reads
+            torch.manual_seed(recipe.training.seed)
+            model = task.build()
+            # Only now: where settings or data were wrong, nothing is left that the mended command would meet.
+            if is_new:
+                write_aside(out / "config.yaml", settings.write_yaml(recipe.as_mapping()))
         folder.save_tokenizers(out, task.tokenizers())
         parameters = sum(p.numel() for p in model.parameters())
         if target.type == "cpu":
@@ -153,11 +158,32 @@ def _check_folder(recipe: Recipe, out: Path) -> bool:
                 raise UsageError(f"holds a run with other settings ({shown})", where=str(out), mend=mend)
             return False
         out.mkdir(parents=True, exist_ok=True)
-        if any(not entry.name.startswith(".") for entry in out.iterdir()):  # a lock, or what a killed start left
+        left = {entry.name for entry in out.iterdir() if not entry.name.startswith(".")}
+        if left - ({PREPARED} if (out / STARTING).exists() else set()):
             raise UsageError("the folder is not empty and holds no run", where=str(out), mend="give another --out")
     except OSError as error:
         raise ResourceError(f"cannot use the folder: {error.strerror}", where=str(out)) from error
     return True
+
+
+@contextmanager
+def _starting(out: Path, is_new: bool) -> Generator[None]:
+    """Leave nothing of a start that fails; what a killed one left goes when the next begins.
+
+    A file tells what is ours in a folder that is no run yet: until it is one, the same or a mended command may begin.
+    """
+    mark = out / STARTING
+    if is_new:
+        shutil.rmtree(out / PREPARED, ignore_errors=True)
+        write_aside(mark, b"")
+    try:
+        yield
+    except BaseException:
+        if is_new:
+            shutil.rmtree(out / PREPARED, ignore_errors=True)
+            mark.unlink(missing_ok=True)
+        raise
+    mark.unlink(missing_ok=True)
 
 
 def _differences(old: Any, new: Any, name: str = "") -> Any:
