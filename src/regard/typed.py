@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import Any
+
 from regard.errors import ContextError, FormatError, UsageError
 
 # A text over this many bytes is refused before it is tokenized.
@@ -34,3 +37,29 @@ def check_typed(text: str, what: str) -> str:
     if size > TEXT_CAP_BYTES:
         raise ContextError(f"{size:,} bytes; at most {TEXT_CAP_BYTES:,} are read", where=what, mend="split the text")
     return text
+
+
+def check_texts(texts: Iterable[Any], where: str, in_parts: bool = False) -> list[Any]:
+    """Refuse one string in place of a list, which would be read letter by letter, and what is no text.
+
+    Args:
+        texts: From a program.
+        where: What they were given to, for messages.
+        in_parts: Whether a text may be several strings: a pair, or words.
+
+    Returns:
+        The texts.
+
+    Raises:
+        UsageError: They are no list, or one of them is no text.
+    """
+    if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
+        shown = f"{str(texts)[:40]!r}" if isinstance(texts, str) else type(texts).__name__
+        raise UsageError(f"{shown} is no list", where=where, mend="give a list of texts: [text]")
+    listed = list(texts)
+    for number, text in enumerate(listed, 1):
+        is_parted = in_parts and isinstance(text, Sequence) and all(isinstance(part, str) for part in text)
+        if not (isinstance(text, str) or is_parted):
+            mend = "give strings" + (", or lists of strings" if in_parts else "")
+            raise UsageError(f"text {number} is of the type {type(text).__name__}", where=where, mend=mend)
+    return listed

@@ -21,6 +21,7 @@ from regard.models.public import read_folder
 from regard.places import on_disk
 from regard.tasks.plain import MODEL_TYPE, load_plain, model_type, public_type
 from regard.tasks.sentences import read_sentences
+from regard.typed import check_texts
 
 
 class Embedder:
@@ -90,6 +91,7 @@ class Embedder:
             ContextError: A text has more tokens than the model reads, and ``truncate`` is not set.
             UsageError: The pooling is unknown.
         """
+        texts = check_texts(texts, "embed")
         pooling = self.pooling if pooling is None else pooling
         check_pooling(pooling)
         rows = [encoding.ids for encoding in self.encode(texts)]

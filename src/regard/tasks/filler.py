@@ -22,6 +22,7 @@ from regard.models.interface import MaskFiller
 from regard.models.public import describe, read_folder
 from regard.tasks.embedder import read_tokenizer
 from regard.tasks.translator import evaluating
+from regard.typed import check_texts
 
 # Files beside the weights that may name the mask, and what it is called where none does.
 _SETTINGS, _NAMES = ("tokenizer_config.json", "special_tokens_map.json"), ("[MASK]", "<mask>")
@@ -230,6 +231,7 @@ class Filler:
             ContextError: A text has more tokens than the model reads.
             UsageError: ``top_k`` is below 1, the language is none of the model's, or it has to be told.
         """
+        texts = check_texts(texts, where)
         two = self.model.number_languages(language)
         if top_k < 1:
             raise UsageError(f"top_k is {top_k}", mend="give at least 1")

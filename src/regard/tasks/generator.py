@@ -20,6 +20,7 @@ from regard.metrics.measure import Measure
 from regard.models.interface import LanguageModel
 from regard.tasks.task import evaluating
 from regard.tasks.written import Written
+from regard.typed import check_texts
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,8 @@ class Vocabulary(Protocol):
 def begun(tokenizer: Vocabulary, text: str) -> list[int]:
     """Turn the beginning of a text into tokens, the start before it: once, where the text spells it itself."""
     ids = tokenizer.encode(text)
-    return ids if tokenizer.start_id in (None, *ids[:1]) else [tokenizer.start_id, *ids]
+    start_id = tokenizer.start_id
+    return ids if start_id is None or ids[:1] == [start_id] else [start_id, *ids]
 
 
 class Generator:
@@ -184,6 +186,7 @@ class Generator:
             UsageError: ``on_full`` is unknown, an empty prompt for a model without a start token, or a draft of another
                 vocabulary or with nothing to propose.
         """
+        prompts = check_texts(prompts, "generate")
         on_full = on_full or ("cut" if options is None else "error")
         options = self.options if options is None else options
         if on_full not in ("error", "cut", "slide", "roll"):
@@ -237,7 +240,7 @@ class Generator:
             DataError: An empty text for a model that knows neither start nor end.
         """
         rows = []
-        for text in texts:
+        for text in check_texts(texts, "score"):
             rows.append(np.array([*begun(self.tokenizer, text), *self.end_ids[:1]], np.int64))
             if not len(rows[-1]):
                 raise DataError("an empty text", where="score", mend="give some words")
@@ -253,10 +256,11 @@ class Generator:
             ``bits_per_byte``, ``perplexity`` and ``word_perplexity``; ``perplexity`` alone where tokens do not give a
             text back.
         """
+        texts = check_texts(texts, "evaluate")
         scored = self.score(texts)
         nats, tokens = -sum(total for total, _ in scored), sum(count for _, count in scored)
         sizes = sum(len(text.split()) for text in texts), sum(len(text.encode()) for text in texts)
-        lost = sum(self._text(self.tokenizer.encode(text)) != text for text in texts)
+        lost = sum(self.tokenizer.decode(self.tokenizer.encode(text)) != text for text in texts)
         return likelihood(nats, tokens, *sizes, self.signature(), lost)
 
     def signature(self) -> str:

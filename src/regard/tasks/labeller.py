@@ -23,6 +23,7 @@ from regard.metrics import labels as metrics
 from regard.metrics.measure import Measure
 from regard.models.labelled import Labelled
 from regard.tasks.task import Loss, cross_entropy, evaluating
+from regard.typed import check_texts
 
 
 class Objective(Protocol):
@@ -331,6 +332,7 @@ class Labeller:
             ContextError: A text has more tokens than the model reads, and ``truncate`` is not set.
             UsageError: The languages are not the model's, or the model has to be told them.
         """
+        texts = check_texts(texts, "classify", in_parts=True)
         two = self.model.encoder.number_languages(languages)
         rows = self.tokenizer.encode_all([(text,) if isinstance(text, str) else tuple(text) for text in texts])
         for number, (ids, _) in enumerate(rows, first + 1):

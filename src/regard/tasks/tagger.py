@@ -15,6 +15,7 @@ from regard.errors import DataError
 from regard.models.labelled import Tagged
 from regard.tasks.labeller import TextPairs
 from regard.tasks.task import evaluating
+from regard.typed import check_texts
 
 OUTSIDE = "O"
 
@@ -106,6 +107,7 @@ class Tagger:
         Raises:
             DataError: A word is empty.
         """
+        texts = check_texts(texts, "tag", in_parts=True)
         sentences = [text.split() if isinstance(text, str) else list(text) for text in texts]
         if not all(word for words in sentences for word in words):
             raise DataError("an empty word", where="tag", mend="remove it")

@@ -21,6 +21,7 @@ from regard.models.interface import EncoderDecoder
 from regard.tasks.building import build
 from regard.tasks.pairs import PairBatch, PairTokenizer
 from regard.tasks.task import Evaluated, evaluating
+from regard.typed import check_texts
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,7 @@ class Translator:
         Raises:
             ContextError: A text has more tokens than the model's context.
         """
+        texts = check_texts(texts, "translate")
         options = self.options if options is None else options
         results = [[Translation("", 0.0, 0.0, 0, True)] for _ in texts]
         places = [place for place, text in enumerate(texts) if text.strip()]
