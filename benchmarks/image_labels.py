@@ -63,8 +63,9 @@ def jobs(seconds: float) -> list[Job]:
         own = {"data.fraction": min(FRACTIONS), "training.seed": seed}
         found.append(Job(f"labels-none-{seed}", "classify-images", "fashion-few", own))
         for name in PRETRAINED:
-            for recipe in ("probe", "few"):
-                found.append(Job(f"{recipe}-{name}-{seed}", "classify-images", f"fashion-{recipe}", own, name))
+            for recipe, more in (("probe", {}), ("few", {"model.drop_path": 0.1})):
+                settings = {**own, **more}
+                found.append(Job(f"{recipe}-{name}-{seed}", "classify-images", f"fashion-{recipe}", settings, name))
     return found
 
 

@@ -68,9 +68,13 @@ def train(
     if values.get("task") != task:
         raise UsageError(f"the recipe is for the task {values.get('task')!r}", where=recipe_name)
     values = recipe.with_data(values, None if data is None else str(data))
-    for name, value in (settings or {}).items():
-        values = set_value(values, name, value, f"settings[{name!r}]")
-    resolved = recipe.resolve(values)
+
+    def change(own: Mapping[str, Any]) -> dict[str, Any]:
+        for name, value in (settings or {}).items():
+            own = set_value(own, name, value, f"settings[{name!r}]")
+        return dict(own)
+
+    resolved = recipe.resolve(recipe.changed(values, change, recipe_name or task))
     return run.run(resolved, Path(out), device=device, quiet=quiet)
 
 

@@ -3,12 +3,14 @@
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from bar_images import CLASSES, bars, write_bars
 
 import regard
@@ -164,6 +166,29 @@ def test_fine_tuning_at_another_size_and_other_classes(trained: Path, tmp_path: 
     assert len(model.goal.names) == 2
     assert tuple(model.model.config.image_size) == (20, 20)
     assert model.pixels.mean == regard.load(trained).pixels.mean  # normalized as the encoder was trained
+
+
+CONVNET = {"family": "convnet", "widths": [8, 16], "blocks": [1, 1]}
+
+
+@pytest.mark.parametrize("model", [TINY, CONVNET], ids=["vit", "convnet"])
+def test_a_trained_encoder_decides_what_the_default_recipe_would(model: dict[str, Any], tmp_path: Path) -> None:
+    write_bars(tmp_path / "bars.npz", 240)
+    train = partial(regard.train, "classify-images", data=tmp_path / "bars.npz", quiet=True)
+    short = {f"training.{name}": value for name, value in {**QUICK["training"], "max_steps": 2}.items()}
+    train(out=tmp_path / "run", settings={**short, "model": model})
+    started = {**short, "init": str(tmp_path / "run")}
+    result = train(out=tmp_path / "tuned", settings=started)
+    assert type(result.model.model) is type(regard.load(tmp_path / "run").model)
+    name, wrong, has = ("num_heads", 4, "2") if model is TINY else ("stem", "large", "small")
+    with pytest.raises(ConfigError, match=rf"model\.{name} is {wrong}, the encoder's is {has}; leave it out"):
+        train(out=tmp_path / "wrong", settings={**started, f"model.{name}": wrong})
+    with pytest.raises(ConfigError, match=r"model\.family is 'swin', the encoder is a (vit|convnet); leave it out"):
+        train(out=tmp_path / "wrong", settings={**started, "model.family": "swin"})
+    # A recipe of the user's own says what he wants, and is taken at its word.
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump({"task": "classify-images", "model": {"patch_size": 3}}))
+    with pytest.raises(ConfigError, match=r"model\.patch_size is"):
+        train(out=tmp_path / "wrong", recipe_name=str(tmp_path / "own.yaml"), settings=started)
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def train(
     if values.get("task") != task:
         raise UsageError(f"the recipe is for the task {values.get('task')!r}", where=str(recipe))
     values = recipes.with_data(values, data, dev, test, source, target)
-    resolved = recipes.resolve(values, set_ or [], f"recipe {recipe or task}")
+    resolved = recipes.resolve(values, set_ or [], recipe or task)
     from regard.training import run
 
     result = run.run(resolved, out, device=device, quiet=quiet, command=["regard", *sys.argv[1:]])

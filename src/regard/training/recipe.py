@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from importlib import resources
 from pathlib import Path
@@ -141,13 +141,35 @@ def with_data(
     return {**values, "data": section}
 
 
-def resolve(values: Mapping[str, Any], assignments: Sequence[str] = (), where: str = "recipe") -> Recipe:
+def changed(
+    values: Mapping[str, Any], change: Callable[[Mapping[str, Any]], dict[str, Any]], name: str
+) -> dict[str, Any]:
+    """Make the user's changes to a recipe.
+
+    A trained model that he names (``init``) has its own sizes. Those of a recipe that comes with regard are for a model
+    from nothing, so they go with it; what he says of the model himself stays, and is checked against what he names.
+
+    Args:
+        values: The recipe's mapping.
+        change: Makes the changes.
+        name: The recipe's.
+
+    Returns:
+        The changed copy.
+    """
+    wanted = change(values)
+    if wanted.get("init") and "init" not in values and name in names():
+        return change({key: value for key, value in values.items() if key != "model"})
+    return wanted
+
+
+def resolve(values: Mapping[str, Any], assignments: Sequence[str] = (), name: str = "") -> Recipe:
     """Check a recipe and fill in what it leaves out.
 
     Args:
         values: The recipe's mapping.
         assignments: ``section.key=value`` from the command line.
-        where: For messages.
+        name: The recipe's; empty where it has none.
 
     Returns:
         The recipe.
@@ -155,7 +177,8 @@ def resolve(values: Mapping[str, Any], assignments: Sequence[str] = (), where: s
     Raises:
         ConfigError: The task is unknown, or a key or value is wrong.
     """
-    values = settings.override(dict(values), assignments)
+    where = f"recipe {name}".rstrip()
+    values = changed(values, lambda own: settings.override(dict(own), assignments), name)
     task = values.pop("task", None)
     if not isinstance(task, str) or task not in TASKS:
         raise ConfigError(f"unknown task {task!r}", where=where, mend=f"choose from {', '.join(TASKS)}")

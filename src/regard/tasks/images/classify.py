@@ -43,7 +43,7 @@ class ImageClassesConfig:
     Attributes:
         data: Where images and classes come from.
         init: A run's folder of ours or a public folder whose encoder is fine-tuned; empty starts from nothing.
-        model: ``family`` and its settings; of a trained encoder those that change no shape, as ``drop_path``.
+        model: ``family`` and its settings; of a trained encoder those that are not learnt, as ``drop_path``.
         freeze: Train the head alone: a linear probe.
         augment: What is drawn for each image in training.
         mixup: α of the Beta distribution that two images are mixed by; 0 for none.
@@ -56,7 +56,7 @@ class ImageClassesConfig:
 
     data: ImageData
     init: str = ""
-    model: dict[str, Any] = field(default_factory=lambda: {"family": "vit"})
+    model: dict[str, Any] = field(default_factory=dict)
     freeze: bool = False
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     mixup: float = 0.0

@@ -52,7 +52,7 @@ class ContrastConfig:
 
     data: ImageData
     init: str = ""
-    model: dict[str, Any] = field(default_factory=lambda: {"family": "vit"})
+    model: dict[str, Any] = field(default_factory=dict)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     projection_dim: int = 128
     temperature: float = 0.5

@@ -7,15 +7,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from regard import settings
 from regard.data.images import Images
 from regard.data.pixels import Pixels
 from regard.errors import ConfigError
 from regard.files import read_config
 from regard.models.interface import HoldsImageEncoder, ImageEncoder
 from regard.models.public import read_folder
+from regard.models.registry import families
 from regard.places import on_disk
 from regard.tasks.building import build
 from regard.tasks.plain import CONFIG_CAP_BYTES, MODEL_TYPE, load_model
+
+# What a trained encoder may be given another of: none of them is learnt, nor decides what learnt weights mean.
+FREE = ("dropout", "attention_dropout", "drop_path", "pooling", "norm_pooled", "window_padding", "window_shrink")
+LEAVE_OUT = "leave it out: a trained encoder has its own"
 
 
 def fresh(model: Mapping[str, Any], pixels: Pixels, num_classes: int, does: str) -> ImageEncoder:
@@ -99,19 +105,25 @@ def refit(encoder: ImageEncoder, pixels: Pixels, num_classes: int, model: Mappin
         encoder: The trained one.
         pixels: Size and channels of the new images.
         num_classes: Classes of the new head; 0 for none.
-        model: Settings that may be changed all the same: ``dropout``, ``drop_path``, how it pools.
+        model: Settings that may be changed all the same, those in ``FREE``; others have to be the encoder's own.
         init: Where it comes from, for messages.
 
     Returns:
         The encoder with a fresh head.
 
     Raises:
-        ConfigError: A setting is none that can be changed.
-        CheckpointError: A setting changes a shape.
+        ConfigError: A setting is none that can be changed, or the encoder is of another family.
     """
+    own = next(name for name, known in families().items() if isinstance(encoder.config, known.config))
+    if (wanted := model.get("family", own)) != own:
+        raise ConfigError(f"model.family is {str(wanted)[:40]!r}, the encoder is a {own}", where=init, mend=LEAVE_OUT)
     names = {item: value for item, value in model.items() if item != "family"}
-    for name in names:
+    for name, value in names.items():
         if not hasattr(encoder.config, name) or name in ("image_size", "num_channels", "num_classes"):
-            raise ConfigError(f"model.{name} is no setting to change", where=init, mend="leave it out")
+            raise ConfigError(f"model.{name} is no setting to change", where=init, mend=LEAVE_OUT)
+        has = settings.plain(getattr(encoder.config, name))
+        if name not in FREE and settings.plain(value) != has:
+            what = f"model.{name} is {str(value)[:40]}, the encoder's is {has}"
+            raise ConfigError(what, where=init, mend=LEAVE_OUT)
     # Classes of the same number need not be the same classes: the old head goes first.
     return encoder.adapted(num_classes=0).adapted(image_size=tuple(pixels.size), num_classes=num_classes, **names)
