@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from regard.errors import ResourceError, UsageError
+from regard.errors import DataError, ResourceError, UsageError
 
 
 def on_disk(path: str | Path) -> Path:
@@ -30,6 +30,25 @@ def on_disk(path: str | Path) -> Path:
         mend = f"fetch it first (git clone, or the hub's own client), then give its folder: ./{name}"
         raise UsageError("no such folder, and regard fetches no model by name", where=text, mend=mend)
     return Path(path)
+
+
+def existing(path: str | Path) -> Path:
+    """Find a model that a setting names.
+
+    Args:
+        path: What the user gave.
+
+    Returns:
+        The path.
+
+    Raises:
+        DataError: Nothing is there.
+        UsageError: As of :func:`on_disk`.
+    """
+    found = on_disk(path)
+    if not found.exists():
+        raise DataError("no such folder or file", where=str(path))
+    return found
 
 
 def cache_folder() -> Path:

@@ -107,6 +107,41 @@ def test_a_prompt_is_answered_wherever_there_is_room_for_one_token_however_long_
     assert "2 test prompts of 20 tokens or more are not answered." in task.notes
 
 
+def test_what_is_gone_on_from_has_to_be_named(tmp_path: Path) -> None:
+    values = recipe.with_data(recipe.read("instruct"), str(write(tmp_path)))
+    with pytest.raises(ConfigError, match=r"no model to go on from; give --set init=FOLDER; or, .* model\.family=gpt"):
+        recipe.resolve(values, [], "instruct")
+    assert recipe.resolve(values, ["model.family=gpt"], "instruct").settings.model == {"family": "gpt"}
+    with pytest.raises(DataError, match=r"^nix: no such folder or file$"):
+        make_task(tmp_path, init="nix")
+
+
+@pytest.mark.parametrize("task", ["lm", "mlm"])
+def test_a_run_of_a_language_model_is_gone_on_from_and_another_is_refused(task: str, tmp_path: Path) -> None:
+    (tmp_path / "book.txt").write_text("\n\n".join(f"{n} say yes {n} say no" for n in range(200)))
+    family = {"lm": "gpt", "mlm": "bert"}[task]
+    values = {
+        "task": task,
+        "data": {"train": str(tmp_path / "book.txt")},
+        "tokenizer": {"kind": "byte-bpe", "vocab_size": 290},
+        "model": {**TINY, "family": family},
+        "context": 40,
+        "training": {"max_steps": 2, "validate_every_steps": 2, "threads": 1},
+    }
+    run.run(recipe.resolve(values), tmp_path / "book", device="cpu", quiet=True)
+    for place in (tmp_path / "book", tmp_path / "book" / "model"):
+        if task == "mlm":
+            with pytest.raises(ConfigError, match="a model for the task 'mlm' does not go on from texts; give"):
+                make_task(tmp_path, init=str(place))
+            continue
+        instruct = make_task(tmp_path, init=str(place))
+        begun, learnt = instruct.build(), regard.load(place)
+        assert torch.equal(next(begun.parameters()), next(learnt.model.parameters()))
+        assert instruct.vocabulary.encode("12 say yes") == learnt.tokenizer.encode("12 say yes")
+        with pytest.raises(ConfigError, match=r"data\.max_tokens is 41, the model reads 40; set data\.max_tokens: 40"):
+            make_task(tmp_path, init=str(place), max_tokens=41)
+
+
 @pytest.mark.slow
 def test_a_public_model_learns_to_answer_is_saved_and_answers(tmp_path: Path) -> None:
     write_gpt(tmp_path / "gpt")

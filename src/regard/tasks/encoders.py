@@ -15,6 +15,7 @@ from regard.errors import ConfigError
 from regard.files import read_config
 from regard.models.bert import Bert
 from regard.models.public import read_folder
+from regard.places import existing
 from regard.tasks.building import build
 from regard.tasks.corpus import CATALOGUE
 from regard.tasks.filler import Filler
@@ -78,7 +79,7 @@ def start(
     """
     if init:
         is_named = init.startswith(CATALOGUE)
-        source = pretrained.get(init.removeprefix(CATALOGUE)) if is_named else Path(init)
+        source = pretrained.get(init.removeprefix(CATALOGUE)) if is_named else existing(init)
         encoder, found = _read(source, init)
         if encoder.max_tokens < max_tokens:
             what = f"data.max_tokens is {max_tokens}, the encoder reads {encoder.max_tokens}"

@@ -25,11 +25,14 @@ from regard.errors import ConfigError, ContextError, DataError
 from regard.metrics.measure import Measure
 from regard.metrics.strings import measure
 from regard.models.interface import LanguageModel
+from regard.places import existing
 from regard.tasks.baselines import copy_source
 from regard.tasks.building import build
 from regard.tasks.corpus import Corpus, PairData, read_corpus
+from regard.tasks.folder import load
 from regard.tasks.generator import Generator, Vocabulary, begun
 from regard.tasks.language import TextTokenizerConfig
+from regard.tasks.plain import MODEL_TYPE, model_type, task
 from regard.tasks.public_text import load_generator
 from regard.tasks.task import Batch, Evaluated, Loss, check_counts, evaluating
 from regard.tasks.vocabulary import VocabularyTask
@@ -43,7 +46,8 @@ class InstructConfig:
 
     Attributes:
         data: Where prompts (source) and answers (target) come from.
-        init: A public folder of a causal model, or a .gguf file; empty starts from nothing.
+        init: What is gone on from: a public folder of a causal model, a .gguf file, or a run's folder of ours; empty
+            starts from nothing, and then ``model`` says with what.
         template: What the model reads before the answer; ``{source}`` stands for the prompt.
         tokenizer: How texts become tokens, where the model starts from nothing.
         model: ``family`` and its settings, likewise.
@@ -56,7 +60,7 @@ class InstructConfig:
     init: str = ""
     template: str = "{source}\n"
     tokenizer: TextTokenizerConfig = field(default_factory=TextTokenizerConfig)
-    model: dict[str, Any] = field(default_factory=lambda: {"family": "gpt"})
+    model: dict[str, Any] = field(default_factory=dict)
     batch_tokens: int = 2048
     max_answers: int = 500
     decoding: DecodeOptions = field(default_factory=lambda: DecodeOptions(max_extra_tokens=64, length_penalty=0.0))
@@ -65,8 +69,11 @@ class InstructConfig:
         """Refuse numbers out of range, and a template without a place for the prompt.
 
         Raises:
-            ConfigError: A number is out of its range, or the template has no place, or several.
+            ConfigError: A number is out of its range, the template has no place, or several, or no model is named.
         """
+        if not self.init and not self.model:
+            mend = "give --set init=FOLDER; or, to start from nothing, say with what: --set model.family=gpt"
+            raise ConfigError("no model to go on from", mend=mend)
         most = self.data.max_tokens
         check_counts(batch_tokens=self.batch_tokens, max_answers=self.max_answers, data__max_tokens=most)
         if self.template.count(PLACE) != 1:
@@ -145,10 +152,10 @@ class InstructTask(VocabularyTask):
         corpus = read_corpus(config.data, seed, labelled=True)
         most = config.data.max_tokens
         if config.init:
-            begin, _ = load_generator(config.init)
+            begin = _begin(config.init)
             if begin.max_tokens < most:
                 what = f"data.max_tokens is {most}, the model reads {begin.max_tokens}"
-                raise ConfigError(what, where=config.init)
+                raise ConfigError(what, where=config.init, mend=f"set data.max_tokens: {begin.max_tokens}")
             return InstructTask(config, corpus, begin.tokenizer, lambda: begin.model, seed)
         kept = folder / "tokenizer.json"
         if not is_new and kept.exists():
@@ -265,6 +272,19 @@ class InstructTask(VocabularyTask):
             what = f"none of {len(rows)} {part} pairs has at most {most} tokens"
             raise ContextError(what, where=self.config.data.train)
         return [rows[n] for n in kept], kept
+
+
+def _begin(init: str) -> Generator:
+    """Load what is gone on from: a model that a task of ours has trained, or a public one."""
+    source = existing(init)
+    kind = None if source.suffix == ".gguf" else model_type(source)
+    is_ours = source.suffix != ".gguf" and (kind is None or (kind == MODEL_TYPE and task(source) != "none"))
+    begin = load(source) if is_ours else load_generator(source)[0]
+    if not isinstance(begin, Generator):
+        what = f"a model for the task {begin.task!r} does not go on from texts"
+        raise ConfigError(what, where=init, mend="give a causal language model, as of regard train lm")
+    begin.model.float()
+    return begin
 
 
 def _batch(some: Sequence[tuple[np.ndarray, int]]) -> AnswerBatch:

@@ -15,7 +15,7 @@ from regard.files import read_config
 from regard.models.interface import HoldsImageEncoder, ImageEncoder
 from regard.models.public import read_folder
 from regard.models.registry import families
-from regard.places import on_disk
+from regard.places import existing, on_disk
 from regard.tasks.building import build
 from regard.tasks.plain import CONFIG_CAP_BYTES, MODEL_TYPE, load_model
 
@@ -65,7 +65,7 @@ def read_encoder(init: str) -> tuple[ImageEncoder, Pixels]:
     Raises:
         ConfigError: The folder holds no image encoder.
     """
-    folder = model_folder(init)
+    folder = model_folder(existing(init))
     path = folder / "config.json"
     kind = read_config(path, CONFIG_CAP_BYTES).get("model_type") if path.is_file() else None
     name, model = load_model(folder) if kind == MODEL_TYPE else read_folder(folder)[:2]
