@@ -55,13 +55,22 @@ def test_a_line_without_a_mask_is_named_behind_the_answers_before_it(book: Path,
     assert done.stderr == want
 
 
+def test_blank_lines_stay_blank_and_a_line_that_is_too_long_is_named_behind_the_answers(book: Path, cli: Cli) -> None:
+    lines = ["the <mask>", "", "  ", "<mask> of"]
+    for args in ([], ["--json"], ["--batch", "1"]):
+        done = cli(["fill", book, *args], stdin="\n".join(lines) + "\n" + "<mask>" * 30 + "\n<mask>\n")
+        assert done.returncode == 3
+        assert [bool(line) for line in done.stdout.splitlines()] == [True, False, False, True]
+        assert done.stderr == "regard: standard input, line 5: 32 tokens; the model reads 20; shorten it\n"
+
+
 @pytest.mark.parametrize(
     ("args", "stdin", "words"),
     [
         (["--top-k", "0"], "a\n", "--top-k is 0"),
         (["--batch", "0"], "a\n", "--batch is 0"),
-        (["--batch", "1"], "<mask>\n" + "<mask>" * 30 + "\n", "standard input: text 2 has 32 tokens; the model"),
-        ([], "<mask>" * 30 + "\n", "standard input: text 1 has 32 tokens; the model reads 20"),
+        (["--batch", "1"], "<mask>\n" + "<mask>" * 30 + "\n", "standard input, line 2: 32 tokens; the model reads 20"),
+        ([], "<mask>" * 30 + "\n", "standard input, line 1: 32 tokens; the model reads 20"),
     ],
 )
 def test_bad_choices_are_one_line(args: list[str], stdin: str, words: str, book: Path, cli: Cli) -> None:

@@ -111,7 +111,7 @@ def test_writing_goes_on_beyond_the_context(book: Path, cli: Cli) -> None:
     [
         (["--draft", "other"], ("--draft without --speculate", "leave it out")),
         (["--speculate", "2", "--beam", "2"], ("speculating with beam 2", "speculate with beam 1")),
-        (["--tokens", "80"], ("prompt 1 has 2 tokens and 80 are to be written", "context is 32")),
+        (["--tokens", "80"], ("80 tokens to write", "the context is 32", "ask for fewer")),
         (["--no-sample", "--top-k", "3"], ("--top-k without --sample",)),
         (["--stream", "--json"], ("--stream with --json",)),
         (["--batch", "0"], ("--batch is 0",)),
@@ -129,6 +129,15 @@ def test_bad_choices_are_one_line(args: list[str], words: tuple[str, ...], book:
     assert done.stderr.count("\n") == 1
     for word in words:
         assert word in done.stderr
+
+
+@pytest.mark.parametrize("args", [[], ["--batch", "1"], ["--stream"], ["--full", "cut"]], ids=" ".join)
+def test_a_line_that_is_too_long_is_named_behind_the_answers_before_it(args: list[str], book: Path, cli: Cli) -> None:
+    done = cli(["generate", book, "--tokens", "4", *args], stdin="light\n\nday\n" + "water of " * 40 + "\nnight\n")
+    assert done.returncode == 3
+    assert done.stdout.count("\n") >= 3 if args == ["--stream"] else done.stdout.count("\n") == 3
+    assert done.stderr.startswith("regard: standard input, line 4: ")
+    assert "to be written; the model's context is 32; shorten it" in done.stderr
 
 
 def test_a_model_of_another_kind_is_refused(book: Path, trained, cli: Cli) -> None:

@@ -85,7 +85,7 @@ def test_what_the_maker_wrote_down_is_followed(public: Path) -> None:
     first = plain.embed(TEXTS[:1], "cls")
     assert np.allclose(told.embed(TEXTS[:1]), first / np.linalg.norm(first), atol=1e-6)
     assert (plain.max_tokens, told.max_tokens) == (12, 5)
-    with pytest.raises(ContextError, match="text 3 has 10 tokens; the model reads 5"):
+    with pytest.raises(ContextError, match="embed, text 3: 10 tokens; the model reads 5"):
         told.embed(TEXTS)
     assert np.allclose(told.embed(TEXTS[2:3], "mean", truncate=True), told.embed(["d e f"], "mean"), atol=1e-6)
     with pytest.raises(UsageError, match="unknown pooling 'max'; choose from mean, cls, last"):

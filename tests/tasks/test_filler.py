@@ -109,9 +109,9 @@ def test_a_mask_takes_the_place_of_a_token_as_in_training(kind: Kind) -> None:
 
 def test_what_cannot_be_filled_in_is_refused() -> None:
     made = filler(max_len=12)
-    with pytest.raises(DataError, match="text 9 has no <mask>; write <mask> where a word is to be filled in"):
+    with pytest.raises(DataError, match="fill, text 9: no <mask> in it; write <mask> where a word is to be filled in"):
         made.fill(["<mask>", "the day"], first=7)
-    with pytest.raises(ContextError, match="text 2 has 14 tokens; the model reads 12"):
+    with pytest.raises(ContextError, match="fill, text 2: 14 tokens; the model reads 12"):
         made.fill(["<mask>", "<mask>" * 12])
     with pytest.raises(UsageError, match="top_k is 0"):
         made.fill(["<mask>"], 0)
@@ -163,7 +163,7 @@ def test_a_public_folder_gives_what_its_head_is_for(tmp_path: Path) -> None:
     filled = regard.load(tmp_path)
     assert isinstance(filled, Filler)
     assert (filled.mask, filled.max_tokens) == ("[MASK]", 16)
-    with pytest.raises(ContextError, match="text 1 has 17 tokens; the model reads 16"):
+    with pytest.raises(ContextError, match="fill, text 1: 17 tokens; the model reads 16"):
         filled.fill(["[MASK]" * 15])
     want = filled.fill(BERT_TEXTS)
     (tmp_path / "tokenizer_config.json").unlink()  # nothing names the mask: it is known by its spelling

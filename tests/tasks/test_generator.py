@@ -156,7 +156,7 @@ def test_the_context_is_refused_with_both_numbers_cut_or_slid() -> None:
     prompt = "the light of day and dark"
     tokens = [g.tokenizer.start_id, *g.tokenizer.encode(prompt)]
     assert 12 < len(tokens) < 24
-    with pytest.raises(ContextError, match=f"prompt 3 has {len(tokens)} tokens and 12 .* context is 24"):
+    with pytest.raises(ContextError, match=f"prompt 3: {len(tokens)} tokens and 12 .* context is 24"):
         g.generate(["a", "b", prompt], GREEDY)
     cut = g.generate([prompt])[0]
     assert cut == g.generate([prompt], GREEDY, on_full="cut")[0]
@@ -164,7 +164,7 @@ def test_the_context_is_refused_with_both_numbers_cut_or_slid() -> None:
     slid = g.generate([prompt], GREEDY, on_full="slide")[0]
     assert slid.text == g.tokenizer.decode(loop(g, tokens[-12:], 12)[0])
     assert slid.text != g.tokenizer.decode(loop(g, tokens[:12], 12)[0])
-    with pytest.raises(ContextError, match="24 tokens to write; the context is 24"):
+    with pytest.raises(UsageError, match="24 tokens to write; the context is 24"):
         g.generate([prompt], DecodeOptions(max_extra_tokens=24), on_full="slide")
     with pytest.raises(UsageError, match="choose error, cut, slide or roll"):
         g.generate([prompt], on_full="wrap")

@@ -279,7 +279,7 @@ def test_a_run_learns_what_words_alone_do_not_tell_and_can_be_used(goals: str, t
     else:
         assert [float(one) > 0 for one in found] == [True, False, True]
     assert [one.label for text in texts for one in loaded.classify([text])] == found
-    with pytest.raises(ContextError, match=r"text 8 has \d+ tokens; the model reads 128"):
+    with pytest.raises(ContextError, match=r"classify, text 8: \d+ tokens; the model reads 128"):
         loaded.classify(["a film " * 100], first=7)
     assert loaded.classify(["a film " * 100], truncate=True)
     again = partial(run.run, recipe.resolve(values), tmp_path / "run", device="cpu", quiet=True)

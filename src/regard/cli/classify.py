@@ -12,14 +12,16 @@ from regard.cli.options import (
     Json,
     Model,
     Precision,
+    answers,
     check_model_path,
     for_named,
     in_batches,
+    leaving_blank,
     make_ready,
     write_json,
     write_line,
 )
-from regard.errors import ContextError, UsageError
+from regard.errors import UsageError
 
 
 def classify(
@@ -34,7 +36,7 @@ def classify(
 ) -> None:
     """Label each line of standard input, in order: its class, or its number. Of two texts, a tab stands between.
 
-    A model of images takes the name of an image file on each line.
+    A model of images takes the name of an image file on each line. Blank lines stay blank.
 
     Example: regard classify runs/mood < texts.txt
     """
@@ -48,8 +50,10 @@ def classify(
         raise UsageError(f"a model for the task {labeller.task!r}", where=model, mend=f"use it with {verbs}")
     make_ready(labeller, precision)
 
-    def write(one: Label) -> None:
-        if json:
+    def write(one: Label | None) -> None:
+        if one is None:
+            write_line("")
+        elif json:
             write_json({"label": one.label, **({"probabilities": one.probabilities} if one.probabilities else {})})
         else:
             write_line(one.label)
@@ -58,13 +62,12 @@ def classify(
         if isinstance(labeller, ImageClassifier):
             for_named(texts, labeller.classify, write)
             return
-        try:
-            pairs = [tuple(text.split("\t", 1)) for text in texts]
-            labels = labeller.classify(pairs, truncate=truncate, languages=languages, first=done)
-        except ContextError as error:
-            mend = "split the line, or read its beginning with --truncate"
-            raise ContextError(error.what, where="standard input", mend=mend) from error
-        for one in labels:
+
+        def label(some: list[str]) -> list[Label]:
+            pairs = [tuple(text.split("\t", 1)) for text in some]
+            return labeller.classify(pairs, truncate=truncate, languages=languages)
+
+        for one in answers(texts, done, leaving_blank(label), "split the line, or read its beginning with --truncate"):
             write(one)
 
     in_batches(sys.stdin, batch, answer)

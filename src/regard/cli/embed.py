@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from regard.cli.options import Device, Precision, check_model_path, for_named, in_batches, make_ready, write_json
-from regard.errors import ContextError
+from regard.cli.options import (
+    Device,
+    Precision,
+    answers,
+    check_model_path,
+    for_named,
+    in_batches,
+    make_ready,
+    write_json,
+    write_line,
+)
 
 
 def embed(
@@ -22,7 +32,8 @@ def embed(
 ) -> None:
     """Give each line of standard input a vector: one JSON object a line, {"embedding": […]}, in order.
 
-    A model of images takes the name of an image file on each line.
+    A model of images takes the name of an image file on each line, and leaves a blank one blank; a blank text has a
+    vector too.
 
     Example: regard embed all-MiniLM-L6-v2 < texts.txt > vectors.jsonl
     """
@@ -36,7 +47,7 @@ def embed(
         make_ready(images, precision)
 
         def write(vector: Any) -> None:
-            write_json({"embedding": vector.tolist()})
+            write_line("") if vector is None else write_json({"embedding": vector.tolist()})
 
         in_batches(sys.stdin, batch, lambda paths, _: for_named(paths, images.embed, write))
         return
@@ -46,12 +57,11 @@ def embed(
         print(f"regard: warning: {warning}", file=sys.stderr)
 
     def answer(texts: list[str], done: int) -> None:
-        try:
-            vectors = embedder.embed(texts, pooling, truncate=truncate, first=done)  # type: ignore[arg-type]
-        except ContextError as error:
-            mend = "split the line, or read its beginning with --truncate"
-            raise ContextError(error.what, where="standard input", mend=mend) from error
-        for vector in vectors:
+        def vectors(some: Sequence[str], first: int) -> Any:
+            return embedder.embed(some, pooling, truncate=truncate)  # type: ignore[arg-type]
+
+        mend = "split the line, or read its beginning with --truncate"
+        for vector in answers(texts, done, vectors, mend):
             write_json({"embedding": vector.tolist()})
 
     in_batches(sys.stdin, batch, answer)

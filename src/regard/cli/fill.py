@@ -7,8 +7,19 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from regard.cli.options import Device, Json, Precision, check_model_path, lines, make_ready, write_json, write_line
-from regard.errors import DataError, UsageError
+from regard.cli.options import (
+    Device,
+    Json,
+    Precision,
+    answers,
+    check_model_path,
+    in_batches,
+    leaving_blank,
+    make_ready,
+    write_json,
+    write_line,
+)
+from regard.errors import UsageError
 
 
 def fill(
@@ -24,6 +35,7 @@ def fill(
     """Fill in the masks in each line of standard input: <mask>, or as the model has it ([MASK]).
 
     Printed is the line with the likeliest token for each mask, line breaks as spaces; --json has the candidates.
+    Blank lines stay blank.
 
     Example: regard fill runs/book <<< "In the <mask> was the word"
     """
@@ -32,35 +44,24 @@ def fill(
         if value < 1:
             raise UsageError(f"--{name} is {value}", mend="give at least 1")
     from regard import api
-    from regard.tasks.filler import Filler
+    from regard.tasks.filler import Filled, Filler
 
     loaded = api.load_for_use(check_model_path(model), device)
     if not isinstance(loaded, Filler):
         raise UsageError("this model fills in no masks", where=model, mend="give a masked language model")
     make_ready(loaded, precision)
-    waiting: list[str] = []
-    done = 0
 
-    def flush() -> None:
-        nonlocal done
-        for one in loaded.fill(waiting, top_k, language=language, first=done, where="standard input"):
-            if json:
+    def fill_in(texts: list[str]) -> list[Filled]:
+        return loaded.fill(texts, top_k, language=language)
+
+    def answer(texts: list[str], done: int) -> None:
+        for one in answers(texts, done, leaving_blank(fill_in)):
+            if one is None:
+                write_line("")
+            elif json:
                 masks = [[{"text": c.text, "probability": c.probability} for c in mask] for mask in one.masks]
                 write_json({"text": one.text, "masks": masks})
             else:
                 write_line(" ".join(one.text.splitlines()))
-        done += len(waiting)
-        waiting.clear()
 
-    try:
-        for number, text in enumerate(lines(sys.stdin), 1):
-            if loaded.mask not in text:
-                where, mend = f"standard input, line {number}", f"write {loaded.mask} where a word is to be filled in"
-                raise DataError(f"no {loaded.mask} in it", where=where, mend=mend)
-            waiting.append(text)
-            if len(waiting) == batch:
-                flush()
-    except DataError:
-        flush()  # what came before a bad line is answered before the error is told
-        raise
-    flush()
+    in_batches(sys.stdin, batch, answer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,14 +16,15 @@ from regard.cli.options import (
     Device,
     Json,
     Precision,
+    answers,
     check_model_path,
     decoding,
-    lines,
+    in_batches,
     make_ready,
     write_json,
     write_line,
 )
-from regard.errors import DataError, UsageError
+from regard.errors import UsageError
 
 if TYPE_CHECKING:
     from regard.tasks.images.generator import ImageGenerator
@@ -67,6 +69,8 @@ def generate(
     precision: Precision = "fp32",
 ) -> None:
     """Go on from each line of standard input: what is written, line breaks as spaces; --json keeps them.
+
+    From a blank line a new text begins.
 
     A model of images makes --count of them instead, the same for the same --seed, and writes them to --out.
 
@@ -136,8 +140,6 @@ def generate(
         raise UsageError("--compile with --speculate", mend="leave one out: what is proposed ahead is read at once")
     make_ready(loaded, precision, compiled)
     full = full or ("cut" if tokens is None else "error")
-    waiting: list[str] = []
-    done = 0
 
     def show(one: Generation) -> None:
         if json:
@@ -147,28 +149,17 @@ def generate(
         else:
             write_line(" ".join(one.text.splitlines()))
 
-    def flush() -> None:
-        nonlocal done
-        if stream:
-            for text in waiting:
-                how = {"on_full": full, "first": done, "draft": proposing}
-                loaded.generate([text], options, **how, listen=lambda _, piece: _write(piece))
-                write_line("")
-        else:
-            for one in loaded.generate(waiting, options, on_full=full, first=done, draft=proposing):
-                show(one)
-        done += len(waiting)
-        waiting.clear()
+    def go_on(texts: Sequence[str], first: int) -> list[Generation]:
+        how: dict[str, Any] = {"on_full": full, "first": first, "draft": proposing}
+        if not stream:
+            return loaded.generate(texts, options, **how)
+        return loaded.generate(texts, options, **how, listen=lambda _, piece: _write(piece))
 
-    try:
-        for text in lines(sys.stdin):
-            waiting.append(text)
-            if len(waiting) == batch:
-                flush()
-    except DataError:
-        flush()  # what came before a bad line is answered before the error is told
-        raise
-    flush()
+    def answer(texts: list[str], done: int) -> None:
+        for one in answers(texts, done, go_on):
+            write_line("") if stream else show(one)
+
+    in_batches(sys.stdin, batch, answer)
 
 
 def _make_images(maker: ImageGenerator, count: int, seed: int, out: Path | None, json: bool) -> None:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import codecs
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeVar
 
 from cyclopts import Parameter
 
-from regard.errors import DataError, FormatError, UsageError
+from regard.errors import ContextError, DataError, FormatError, UsageError
 from regard.typed import TEXT_CAP_BYTES
 
 if TYPE_CHECKING:
     from regard.decoding import DecodeOptions
 
+T = TypeVar("T")
 Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object a line.")]
 Device = Annotated[str, Parameter(help="Where it runs: auto, cpu, cuda, cuda:1, …")]
 Precision = Annotated[
@@ -176,23 +177,67 @@ def decoding(
     return replace(default, **changes)
 
 
-def for_named(paths: list[str], answer: Callable[[list[str]], Iterable[Any]], write: Callable[[Any], None]) -> None:
-    """Answer lines that name files; a blank line gives a blank line.
+def answers(
+    texts: Sequence[str], first: int, answer: Callable[[Sequence[str], int], Iterable[T]], mend: str | None = None
+) -> Iterator[T]:
+    """Answer lines; where one is bad, those before it are answered, and it is named.
 
-    Where a file is bad, those before it are answered before the error is told.
+    Args:
+        texts: The lines.
+        first: Lines that came before them.
+        answer: From lines, and how many came before them, to an answer each.
+        mend: What to do about a line that is too long; None as the model says it.
+
+    Yields:
+        The answers.
+
+    Raises:
+        DataError: A line is too long for the model, or has not what it needs.
+    """
+    try:
+        yield from list(answer(texts, first))
+        return
+    except (ContextError, DataError):
+        pass
+    for place, text in enumerate(texts, first):
+        try:
+            yield from list(answer([text], place))
+        except (ContextError, DataError) as error:
+            where = f"standard input, line {place + 1}"
+            raise DataError(error.what, where=where, mend=mend or error.mend) from error
+
+
+def leaving_blank(answer: Callable[[list[str]], Iterable[T]]) -> Callable[[Sequence[str], int], list[T | None]]:
+    """Have the lines answered that are not blank.
+
+    Args:
+        answer: From lines to an answer each.
+
+    Returns:
+        The same of any lines; a blank one has None.
+    """
+
+    def answer_all(texts: Sequence[str], first: int) -> list[T | None]:
+        found = iter(answer([text for text in texts if text.strip()]))
+        return [next(found) if text.strip() else None for text in texts]
+
+    return answer_all
+
+
+def for_named(paths: list[str], answer: Callable[[list[str]], Iterable[T]], write: Callable[[T | None], None]) -> None:
+    """Answer lines that name files.
+
+    Where a file is bad, those before it are answered before the error is told, which names the file.
 
     Args:
         paths: The lines.
         answer: From the names to an answer each.
-        write: Prints an answer.
+        write: Prints an answer, or None for a blank line.
     """
-    named = [path for path in paths if path.strip()]
+    found: Iterable[T | None]
     try:
-        answers = iter(list(answer(named)))
+        found = leaving_blank(answer)(paths, 0)
     except DataError:
-        answers = (one for path in named for one in answer([path]))
-    for path in paths:
-        if path.strip():
-            write(next(answers))
-        else:
-            write_line("")
+        found = (one for path in paths for one in leaving_blank(answer)([path], 0))
+    for one in found:
+        write(one)

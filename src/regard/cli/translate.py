@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -14,18 +13,15 @@ from regard.cli.options import (
     Json,
     Model,
     Precision,
+    answers,
     check_model_path,
     decoding,
-    lines,
+    in_batches,
     make_ready,
     write_json,
     write_line,
 )
-from regard.errors import ContextError, DataError, UsageError
-
-if TYPE_CHECKING:
-    from regard.decoding import DecodeOptions
-    from regard.tasks.translator import Translation, Translator
+from regard.errors import UsageError
 
 
 def translate(
@@ -78,12 +74,9 @@ def translate(
         seed=seed,
     )
     make_ready(translator, precision, compiled)
-    waiting: list[str] = []
-    done = 0
 
-    def flush() -> None:
-        nonlocal done
-        for outputs in _answers(translator, waiting, options, done):
+    def answer(texts: list[str], done: int) -> None:
+        for outputs in answers(texts, done, lambda some, first: translator.hypotheses(some, options, first=first)):
             if json:
                 best = outputs[0]
                 shown: dict[str, Any] = {"text": best.text, "logprob": best.logprob}
@@ -95,31 +88,5 @@ def translate(
                 # Always as many lines as were asked for, so that outputs can be told apart.
                 for number in range(options.n_best):
                     write_line(outputs[number].text if number < len(outputs) else "")
-        done += len(waiting)
-        waiting.clear()
 
-    try:
-        for text in lines(sys.stdin):
-            waiting.append(text)
-            if len(waiting) == batch:
-                flush()
-    except DataError:
-        flush()  # what came before a bad line is answered before the error is told
-        raise
-    flush()
-
-
-def _answers(
-    translator: Translator, texts: Sequence[str], options: DecodeOptions, first: int
-) -> Iterator[list[Translation]]:
-    """Translate some lines; where one is too long, those before it are answered and it is named."""
-    try:
-        yield from translator.hypotheses(texts, options, first=first)
-        return
-    except ContextError:
-        pass
-    for place, text in enumerate(texts, first):
-        try:
-            yield from translator.hypotheses([text], options, first=place)
-        except ContextError as error:
-            raise ContextError(error.what, where=f"standard input, line {place + 1}", mend=error.mend) from error
+    in_batches(sys.stdin, batch, answer)

@@ -98,8 +98,9 @@ class Embedder:
         for number, row in enumerate(rows, first + 1):
             if len(row) > self.max_tokens:
                 if not truncate:
-                    what = f"text {number} has {len(row)} tokens; the model reads {self.max_tokens}"
-                    raise ContextError(what, where="embed", mend="split it, or read its beginning with truncate")
+                    mend = "split it, or read its beginning with truncate"
+                    what = f"{len(row)} tokens; the model reads {self.max_tokens}"
+                    raise ContextError(what, where=f"embed, text {number}", mend=mend)
                 self._cut(row)
         vectors = np.zeros((len(rows), self.model.config.embed_dim), np.float32)
         lengths = np.array([len(row) for row in rows], np.int64)

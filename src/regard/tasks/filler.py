@@ -240,10 +240,10 @@ class Filler:
         for number, (row, at) in enumerate(zip(rows, places, strict=True), first + 1):
             if not len(at):
                 mend = f"write {self.mask} where a word is to be filled in"
-                raise DataError(f"text {number} has no {self.mask}", where=where, mend=mend)
+                raise DataError(f"no {self.mask} in it", where=f"{where}, text {number}", mend=mend)
             if len(row) > self.max_tokens:
-                what = f"text {number} has {len(row)} tokens; the model reads {self.max_tokens}"
-                raise ContextError(what, where=where, mend="shorten it")
+                what = f"{len(row)} tokens; the model reads {self.max_tokens}"
+                raise ContextError(what, where=f"{where}, text {number}", mend="shorten it")
         found: list[Filled | None] = [None] * len(rows)
         told = None if two is None else [(np.zeros_like(row), two) for row in rows]
         for n, logp_MV in self.predict(rows, places, batch_tokens, told):

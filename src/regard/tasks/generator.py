@@ -183,7 +183,8 @@ class Generator:
 
         Raises:
             ContextError: A prompt leaves too little room, and ``on_full`` is ``error``; or none at all.
-            UsageError: ``on_full`` is unknown, an empty prompt for a model without a start token, or a draft of another
+            DataError: An empty prompt for a model without a start token.
+            UsageError: ``on_full`` is unknown, no prompt leaves room for so many tokens, or a draft of another
                 vocabulary or with nothing to propose.
         """
         prompts = check_texts(prompts, "generate")
@@ -191,21 +192,21 @@ class Generator:
         options = self.options if options is None else options
         if on_full not in ("error", "cut", "slide", "roll"):
             raise UsageError(f"unknown choice {on_full!r}", mend="choose error, cut, slide or roll")
+        if on_full in ("error", "slide") and options.max_extra_tokens >= self.max_tokens:
+            what = f"{options.max_extra_tokens} tokens to write; the context is {self.max_tokens}"
+            raise UsageError(what, mend="ask for fewer, or choose cut or roll")
         rows = [self._prompt(text, first + n) for n, text in enumerate(prompts)]
         limits = []
         for number, row in enumerate(rows):
             room = options.max_extra_tokens if on_full == "roll" else self.max_tokens - len(row)
             if room < options.max_extra_tokens and on_full == "slide":
-                kept = self.max_tokens - options.max_extra_tokens
-                if kept < 1:
-                    what = f"{options.max_extra_tokens} tokens to write; the context is {self.max_tokens}"
-                    raise ContextError(what, mend="ask for fewer")
-                rows[number] = row[-kept:]
+                rows[number] = row[options.max_extra_tokens - self.max_tokens :]
                 room = options.max_extra_tokens
             if room < (1 if on_full == "cut" else options.max_extra_tokens):
                 sizes = f"{len(row)} tokens and {options.max_extra_tokens} are to be written"
-                what = f"prompt {first + number + 1} has {sizes}; the model's context is {self.max_tokens}"
-                raise ContextError(what, mend="shorten it, ask for fewer tokens, or choose cut, slide or roll")
+                what = f"{sizes}; the model's context is {self.max_tokens}"
+                mend = "shorten it, ask for fewer tokens, or choose cut, slide or roll"
+                raise ContextError(what, where=f"prompt {first + number + 1}", mend=mend)
             limits.append(min(room, options.max_extra_tokens))
         outputs: list[Generation | None] = [None] * len(rows)
         proposer = self._proposer(options, draft)
@@ -341,8 +342,8 @@ class Generator:
     def _prompt(self, text: str, number: int) -> list[int]:
         row = begun(self.tokenizer, text)
         if not row:
-            mend = "give some words"
-            raise UsageError(f"prompt {number + 1} is empty and the model has no start token", mend=mend)
+            what = "an empty text, and the model has no start token"
+            raise DataError(what, where=f"prompt {number + 1}", mend="give some words")
         return row
 
     def _decode(

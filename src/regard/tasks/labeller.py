@@ -337,8 +337,9 @@ class Labeller:
         rows = self.tokenizer.encode_all([(text,) if isinstance(text, str) else tuple(text) for text in texts])
         for number, (ids, _) in enumerate(rows, first + 1):
             if len(ids) > self.max_tokens and not truncate:
-                what = f"text {number} has {len(ids)} tokens; the model reads {self.max_tokens}"
-                raise ContextError(what, where="classify", mend="split it, or read its beginning with truncate")
+                mend = "split it, or read its beginning with truncate"
+                what = f"{len(ids)} tokens; the model reads {self.max_tokens}"
+                raise ContextError(what, where=f"classify, text {number}", mend=mend)
         outputs = self.outputs([cut(row, self.max_tokens) for row in rows], batch_tokens, two)
         names = self.goal.names if isinstance(self.goal, Classes) else ()
         probabilities = outputs.softmax(-1).tolist() if names else [[]] * len(rows)
