@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import tokenizers
 from torch import nn
 
 from regard.data.pieces import Pieces
