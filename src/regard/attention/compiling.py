@@ -36,7 +36,7 @@ def compiled(function: F, *, dynamic: bool, **how: Any) -> F:
     Args:
         function: The function.
         dynamic: Sizes are variables of its graphs; else each size has a graph of its own.
-        how: More for ``torch.compile``.
+        **how: More for ``torch.compile``.
 
     Returns:
         The compiled function.

@@ -46,7 +46,7 @@ def compile_blocks(model: nn.Module, **how: Any) -> None:
 
     Args:
         model: The model; batches may differ in every size, sizes are variables of the graph.
-        how: More for ``torch.compile``.
+        **how: More for ``torch.compile``.
     """
     for block in (module for module in model.modules() if isinstance(module, Block)):
         block.forward = compiled(block.forward, dynamic=True, **how)  # type: ignore[method-assign]
