@@ -49,6 +49,22 @@ def test_a_line_gets_a_label(mood: Path, cli: Cli) -> None:
     assert all(max(row["probabilities"], key=row["probabilities"].get) == row["label"] for row in rows)
 
 
+def test_labelled_texts_score_it(mood: Path, cli: Cli) -> None:
+    texts = [line.split("\t")[0] for line in (mood.parent / "texts.tsv").read_text().splitlines()]
+    labels = cli(["classify", mood], stdin="".join(f"{text}\n" for text in texts)).stdout.splitlines()
+    own = "".join(f"{text}\t{label}\n" for text, label in zip(texts, labels, strict=True))
+    done = cli(["evaluate", mood, "--data", "-", "--json"], stdin=own)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["accuracy"] == 1.0
+    half = own.replace("\tearly", "\tnever").replace("\tlate", "\tnever", 40)
+    scores = json.loads(cli(["evaluate", mood, "--data", "-", "--json"], stdin=half).stdout)
+    rest = own.count("\tlate") - 40
+    assert scores["accuracy"] == pytest.approx(max(rest, 0) / len(texts)), "what it does not know counts as missed"
+    (mood.parent / "rows.csv").write_text("said,of\na b c,early\n")
+    done = cli(["evaluate", mood, "--data", mood.parent / "rows.csv", "--source", "said", "--target", "of"])
+    assert done.stdout.startswith("accuracy ")
+
+
 def test_bad_input_is_one_line(mood: Path, trained, cli: Cli) -> None:
     for args, stdin, code, words in (
         (

@@ -41,6 +41,23 @@ def test_a_word_gets_a_tag(entities: Path, cli: Cli) -> None:
     assert [(row["words"], row["tags"]) for row in rows] == [(a.split(), b) for a, b in zip(lines, want, strict=True)]
 
 
+def test_tagged_sentences_score_it(entities: Path, cli: Cli) -> None:
+    lines = ["a b c d", "g a", "e"]
+    tags = [" ".join(of) for of in regard.load(entities).tag(lines)]
+    own = "".join(f"{text}\t{of}\n" for text, of in zip(lines, tags, strict=True))
+    done = cli(["evaluate", entities, "--data", "-", "--json"], stdin=own)
+    assert (done.returncode, done.stderr) == (0, "")
+    scores = json.loads(done.stdout)
+    assert scores["accuracy"] == 1.0
+    assert "span_f1" in scores, "the model knows tags of spans"
+    (entities.parent / "one.conll").write_text(f"a\t{tags[0].split()[0]}\nb\tB-never\n")
+    scores = json.loads(cli(["evaluate", entities, "--data", entities.parent / "one.conll", "--json"]).stdout)
+    assert scores["accuracy"] == 0.5
+    done = cli(["evaluate", entities, "--data", "-"], stdin="a b\tO\n")
+    assert (done.returncode, done.stderr.count("\n")) == (3, 1)
+    assert "1 tags for 2 words" in done.stderr
+
+
 def test_bad_choices_are_one_line(entities: Path, trained, cli: Cli) -> None:
     for args, code, word in (
         (["tag", entities, "--batch", "0"], 2, "--batch is 0"),

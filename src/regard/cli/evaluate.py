@@ -28,7 +28,8 @@ def evaluate(
     data: Annotated[
         str,
         Parameter(
-            help="Pairs with the right answers (- reads TSV from standard input); texts; or labelled images.",
+            help="Pairs with the right answers, as labelled texts (- reads TSV from standard input); texts; or labelled"
+            " images.",
             allow_leading_hyphen=True,
         ),
     ],
@@ -48,18 +49,21 @@ def evaluate(
     """Score a model, each metric with its signature.
 
     On pairs BLEU, chrF, exact match and token error rate; a language model on texts: bits per byte and perplexity;
-    a model that fills in masks: accuracy and perplexity at hidden tokens; on labelled images accuracy, F1, Matthews.
+    a model that fills in masks: accuracy and perplexity at hidden tokens; on labelled texts and images accuracy, F1,
+    Matthews, correlations of numbers, F1 of spans.
     """
     from regard import api
     from regard.data import read_pairs
     from regard.data.documents import read_documents
     from regard.data.images import read_images
     from regard.metrics.language import LOST
-    from regard.tasks import masked_texts
+    from regard.tasks import labelled, masked_texts, tagged
     from regard.tasks.filler import Filler
     from regard.tasks.generator import Generator
     from regard.tasks.images import classify as classify_images
     from regard.tasks.images.classifier import ImageClassifier
+    from regard.tasks.labeller import Labeller
+    from regard.tasks.tagger import Tagger
     from regard.tasks.translator import Translator
 
     loaded = api.load_for_use(check_model_path(model), device)
@@ -80,6 +84,10 @@ def evaluate(
     elif isinstance(loaded, ImageClassifier):
         images = read_images(data, image=source, label=target, **loaded.pixels.framing)
         measures = classify_images.evaluate(loaded, images).measures
+    elif isinstance(loaded, Labeller):
+        measures = labelled.evaluate(loaded, read_pairs(data, source=source, target=target), language)
+    elif isinstance(loaded, Tagger):
+        measures = tagged.evaluate(loaded, read_pairs(data, source=source, target=target))
     else:
         raise UsageError(
             "this model writes nothing that could be scored", where=model, mend=f"use regard {loaded.verbs[0]}"

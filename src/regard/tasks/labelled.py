@@ -317,6 +317,28 @@ class LabelledTask(Task):
         return [pair.target for pair in pairs], [f"line {pair.line}" for pair in pairs]
 
 
+def evaluate(product: Labeller, pairs: Sequence[Pair], languages: str = "") -> dict[str, Measure]:
+    """Score a model on labelled texts; of long ones the beginning is read, and a class that it does not know is missed.
+
+    Args:
+        product: The model.
+        pairs: Texts and labels.
+        languages: Of the texts, of models that are told.
+
+    Returns:
+        The measures of what it was trained for.
+
+    Raises:
+        DataError: A label is no number where numbers are wanted.
+        UsageError: The languages are not the model's, or the model has to be told them.
+    """
+    two, labels = product.model.encoder.number_languages(languages), [pair.target for pair in pairs]
+    if isinstance(product.goal, Numbers):
+        product.goal.targets(labels, [f"line {pair.line}" for pair in pairs])
+    rows = [cut(row, product.max_tokens) for row in product.tokenizer.encode_all([pair.texts for pair in pairs])]
+    return product.goal.measure(product.goal.predictions(product.outputs(rows, languages=two)), labels)
+
+
 def _shown(pair: Pair) -> str:
     return " | ".join(pair.texts)
 

@@ -248,6 +248,23 @@ class TaggedTask(Task):
         return [[self.names[place] if place >= 0 else OUTSIDE for place in of] for of in places]
 
 
+def evaluate(product: Tagger, pairs: Sequence[Pair]) -> dict[str, Measure]:
+    """Score a model on tagged sentences.
+
+    Args:
+        product: The model.
+        pairs: Words, and as many tags.
+
+    Returns:
+        The measures of tags.
+
+    Raises:
+        DataError: A sentence has more tags than words, or fewer.
+    """
+    words = _words(pairs)
+    return tagging(product.tag(words), _tags(pairs, words), marks_spans(product.names))
+
+
 def _words(pairs: Sequence[Pair]) -> list[list[str]]:
     return [pair.source.split() for pair in pairs]
 
