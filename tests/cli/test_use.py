@@ -16,6 +16,7 @@ import yaml
 from cli_tools import COMMAND, SETTINGS, Cli, Trained, settings, snapshot
 
 import regard
+from regard.cli.main import VERBS as TOLD
 from regard.data import read_pairs
 from regard.tasks.translator import Translator
 
@@ -288,12 +289,14 @@ VERBS = ("train", "evaluate", "translate", "embed", "score", "look", "convert", 
 VERBS = (*VERBS, "fill", "data list", "data get")
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", sorted({*VERBS, *TOLD}))
 def test_every_verb_has_help_with_an_example(verb: str, cli: Cli) -> None:
     done = cli([*verb.split(), "--help"])
     assert done.returncode == 0
     assert done.stdout.startswith(f"Usage: regard {verb}")
     assert f"Example: regard {verb}" in done.stdout
+    if verb in TOLD:
+        assert f"Example: regard {TOLD[verb][1]}" in " ".join(done.stdout.split())
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ app = App(
     name="regard",
     help="Attention models on your own data: train, evaluate, use and see them.",
     help_epilogue="Every verb has --help with an example. Errors are one line; --debug shows where they came from.",
+    help_format="plaintext",  # <mask> is no markup
     version=__version__,
     result_action="return_value",
 )
@@ -38,19 +39,22 @@ VERBS = {
         "translate runs/mine < x.de > y.en",
     ),
     "generate": (
-        "Go on from each line of standard input, or make images.",
+        "Go on from each line of standard input (a blank one begins a text), or make images.",
         'generate runs/book --sample --top-p 0.9 <<< "In the beginning"',
     ),
     "fill": (
-        "Fill in the masks in each line of standard input.",
+        "Fill in the masks in each line of standard input; blank lines stay blank.",
         'fill runs/book <<< "In the <mask> was the word"',
     ),
-    "classify": ("Label each line of standard input: a class or a number.", "classify runs/mood < texts.txt"),
+    "classify": (
+        "Label each line of standard input, a class or a number; blank lines stay blank.",
+        "classify runs/mood < texts.txt",
+    ),
     "submit": (
         "Write a benchmark's submission file from its hidden test set.",
         "submit runs/cola --layout glue-cola --data GLUE/CoLA -o submission",
     ),
-    "tag": ("Tag the words of each line of standard input.", "tag runs/entities < texts.txt"),
+    "tag": ("Tag the words of each line of standard input; blank lines stay blank.", "tag runs/entities < texts.txt"),
     "embed": (
         "Give each line of standard input a vector, as JSON.",
         "embed all-MiniLM-L6-v2 < texts.txt > vectors.jsonl",
