@@ -43,6 +43,16 @@ def test_a_line_that_is_too_long_is_named_or_cut(encoder: Path, cli: Cli) -> Non
     assert len(done.stdout.splitlines()) == 301
 
 
+def test_a_run_that_gives_no_vectors_says_what_it_is_for(trained, encoder: Path, cli: Cli) -> None:
+    for path in (trained.out, trained.out / "model"):
+        done = cli(["embed", path], stdin="a\n")
+        assert done.returncode == 2
+        want = (
+            "a model for the task 'translate' gives no vectors of texts; give a public encoder, or use regard translate"
+        )
+        assert done.stderr == f"regard: {path}: {want}\n"
+
+
 def test_bad_choices_are_one_line(encoder: Path, cli: Cli, tmp_path: Path) -> None:
     for args, code, word in (
         ([encoder, "--pooling", "max"], 2, "choose from mean, cls, last"),

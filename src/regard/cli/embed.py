@@ -19,6 +19,7 @@ from regard.cli.options import (
     write_json,
     write_line,
 )
+from regard.errors import UsageError
 
 
 def embed(
@@ -38,7 +39,9 @@ def embed(
     Example: regard embed all-MiniLM-L6-v2 < texts.txt > vectors.jsonl
     """
     from regard.tasks.embedder import load_embedder
+    from regard.tasks.folder import load
     from regard.tasks.images.public import is_of_images, load_images
+    from regard.tasks.plain import is_trained
     from regard.training import hardware
 
     target = hardware.choose(device)
@@ -51,6 +54,10 @@ def embed(
 
         in_batches(sys.stdin, batch, lambda paths, _: for_named(paths, images.embed, write))
         return
+    if is_trained(model):
+        other = load(model, target)
+        what = f"a model for the task {other.task!r} gives no vectors of texts"
+        raise UsageError(what, where=model, mend=f"give a public encoder, or use regard {other.verbs[0]}")
     embedder, warnings = load_embedder(model, target)
     make_ready(embedder, precision)
     for warning in warnings:

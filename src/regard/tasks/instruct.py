@@ -32,7 +32,7 @@ from regard.tasks.corpus import Corpus, PairData, read_corpus
 from regard.tasks.folder import load
 from regard.tasks.generator import Generator, Vocabulary, begun
 from regard.tasks.language import TextTokenizerConfig
-from regard.tasks.plain import MODEL_TYPE, model_type, task
+from regard.tasks.plain import is_trained
 from regard.tasks.public_text import load_generator
 from regard.tasks.task import Batch, Evaluated, Loss, check_counts, evaluating
 from regard.tasks.vocabulary import VocabularyTask
@@ -277,9 +277,7 @@ class InstructTask(VocabularyTask):
 def _begin(init: str) -> Generator:
     """Load what is gone on from: a model that a task of ours has trained, or a public one."""
     source = existing(init)
-    kind = None if source.suffix == ".gguf" else model_type(source)
-    is_ours = source.suffix != ".gguf" and (kind is None or (kind == MODEL_TYPE and task(source) != "none"))
-    begin = load(source) if is_ours else load_generator(source)[0]
+    begin = load(source) if is_trained(source) else load_generator(source)[0]
     if not isinstance(begin, Generator):
         what = f"a model for the task {begin.task!r} does not go on from texts"
         raise ConfigError(what, where=init, mend="give a causal language model, as of regard train lm")

@@ -173,6 +173,22 @@ def public_type(folder: Path) -> str | None:
     return layout_name(read_config(kept)) if kind == MODEL_TYPE and kept.is_file() else kind
 
 
+def is_trained(path: str | Path) -> bool:
+    """Say whether a task of ours has trained a model.
+
+    Args:
+        path: A run's folder, the model folder in it, a public folder, or one file.
+
+    Returns:
+        Whether it has; of a folder without config.json too, which may be a run's.
+    """
+    source = Path(path)
+    if source.suffix == ".gguf":
+        return False
+    kind = model_type(source)
+    return kind is None or (kind == MODEL_TYPE and task(source) != "none")
+
+
 def model_type(path: str | Path) -> str | None:
     """Say who wrote a model folder.
 
