@@ -85,6 +85,22 @@ def test_bad_input_is_one_line(mood: Path, trained, cli: Cli) -> None:
     assert cli(["classify", mood, "--truncate"], stdin="a b c d e f g a b c d\n").returncode == 0
 
 
+def test_the_number_of_a_text_is_a_number_in_json(mood: Path, cli: Cli, tmp_path: Path) -> None:
+    rows = [(f"{a} {b}", "abcdef".index(a) + 0.5) for a in "abcdef" for b in "abcdef" * 2]
+    (tmp_path / "rated.tsv").write_text("".join(f"{text}\t{number}\n" for text, number in rows))
+    sets = [f"init={mood.parent / 'encoder'}", "data.max_tokens=10", "training.max_steps=2"]
+    options = [word for one in sets for word in ("--set", one)]
+    done = cli(["train", "regress", "--data", "rated.tsv", "--out", "run", "--quiet", *options])
+    assert done.returncode == 0, done.stderr
+    plain = cli(["classify", "run"], stdin="a b\n\nf a\n").stdout.splitlines()
+    rows = [
+        line and json.loads(line)
+        for line in cli(["classify", "run", "--json"], stdin="a b\n\nf a\n").stdout.split("\n")
+    ]
+    assert rows == [{"label": float(plain[0])}, "", {"label": float(plain[2])}, ""]
+    assert isinstance(rows[0]["label"], float)
+
+
 @pytest.mark.parametrize(
     ("damage", "words"),
     [

@@ -42,7 +42,7 @@ def classify(
     """
     from regard import api
     from regard.tasks.images.classifier import ImageClassifier
-    from regard.tasks.labeller import Label, Labeller
+    from regard.tasks.labeller import Classes, Label, Labeller
 
     labeller = api.load_for_use(check_model_path(model), device)
     if not isinstance(labeller, Labeller | ImageClassifier):
@@ -54,7 +54,9 @@ def classify(
         if one is None:
             write_line("")
         elif json:
-            write_json({"label": one.label, **({"probabilities": one.probabilities} if one.probabilities else {})})
+            # A number's text is what is printed; in JSON it is the number.
+            label = one.label if isinstance(labeller.goal, Classes) else float(one.label)
+            write_json({"label": label, **({"probabilities": one.probabilities} if one.probabilities else {})})
         else:
             write_line(one.label)
 
