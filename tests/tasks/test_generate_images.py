@@ -427,6 +427,7 @@ def test_what_does_not_go_with_images_is_refused(run: Path, tmp_path: Path, caps
         (["-o", tmp_path / "x.png", "--count", 0], "0 images"),
         (["-o", tmp_path / "x.png", "--count", 1025], "1,025 images on one sheet"),
         (["-o", tmp_path / "x", "--seed", -1], "the seed is -1"),
+        (["-o", tmp_path / "sheet.jpg"], "a sheet is a .png, not a .jpg; give -o sheet.png, or a folder"),
         (["-o", tmp_path / "full"], "there is something already"),
     ):
         assert command("generate", run, *words) == 2

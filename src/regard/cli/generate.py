@@ -164,12 +164,17 @@ def generate(
 
 def _make_images(maker: ImageGenerator, count: int, seed: int, out: Path | None, json: bool) -> None:
     """Write images as one sheet, or each as a file of a new folder: all of them, or nothing."""
+    from regard.data.readers.picture import EXTENSIONS
     from regard.data.sheets import MAX_SHEET, sheet
     from regard.files import folder_aside, write_aside
 
     if out is None:
         raise UsageError("no place for the images", mend="give -o sheet.png, or -o FOLDER for a file each")
     as_sheet = out.suffix.lower() == ".png"
+    if out.suffix.lower() in EXTENSIONS and not as_sheet:
+        raise UsageError(
+            f"a sheet is a .png, not a {out.suffix}", where=str(out), mend="give -o sheet.png, or a folder"
+        )
     if as_sheet and count > MAX_SHEET:
         raise UsageError(f"{count:,} images on one sheet", mend=f"ask for {MAX_SHEET:,} at most, or give a folder")
     if not as_sheet and out.exists() and not (out.is_dir() and not any(out.iterdir())):
