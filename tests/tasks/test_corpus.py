@@ -13,8 +13,10 @@ from regard.errors import ConfigError, ContextError
 from regard.models.rnn import RNN, RNNConfig
 from regard.tasks.corpus import PairData, read_corpus
 from regard.tasks.pairs import PairTokenizer, TokenizerConfig
+from regard.tasks.registry import TASKS
 from regard.tasks.translate import TranslateConfig, TranslateTask
 from regard.tasks.translator import Translator
+from regard.training import recipe
 
 
 def write(path: Path, first: int, count: int) -> str:
@@ -107,3 +109,29 @@ def test_a_source_that_the_model_cannot_read_counts_as_an_empty_output() -> None
     assert evaluated.outputs[1] == ""
     assert evaluated.sources == ["abcd", "abcde", "a"]
     assert evaluated.outputs[0] == translator.translate(["abcd"])[0]
+
+
+SMALL = {"family": "gpt", "embed_dim": 16, "num_layers": 1, "num_heads": 2}
+
+
+@pytest.mark.parametrize("name", ["translate", "instruct", "classify"])
+def test_held_out_texts_that_training_has_are_counted_in_one_line(name: str, tmp_path: Path) -> None:
+    labels = {n: f"t{n % 2}" for n in range(120)}
+    for part, numbers in {"train": range(100), "dev": range(95, 105), "test": range(100, 104)}.items():
+        (tmp_path / f"{part}.tsv").write_text("".join(f"s{n}\t{labels[n]}\n" for n in numbers))
+    data = {part: str(tmp_path / f"{part}.tsv") for part in ("train", "dev", "test")}
+    model = {"model": SMALL} if name == "instruct" else {}
+    for changes, want in (
+        ({}, ["5 of 10 development texts (50.0%) stand in the training part: scores say less of new texts."]),
+        (
+            {"test": data["train"]},
+            [
+                "5 of 10 development texts (50.0%) and 100 of 100 test texts (100.0%) stand in the training part: "
+                "scores say less of new texts."
+            ],
+        ),
+        ({"dev": data["test"]}, []),
+    ):
+        resolved = recipe.resolve({"task": name, "data": {**data, **changes}, **model})
+        task = TASKS[name].prepare(resolved.settings, 1, tmp_path, True)
+        assert [note for note in task.notes if "stand in the training part" in note] == want

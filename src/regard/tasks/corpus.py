@@ -86,6 +86,15 @@ class Corpus:
             named.append(f"line{'s' if len(numbers) > 1 else ''} {shown} of {name}")
         return " and ".join(named)
 
+    def warnings(self) -> list[str]:
+        """Say how much of the held-out parts is known from training, as where a file was given twice."""
+        known = {pair.source for pair in self.train}
+        seen = []
+        for name, part in (("development", self.dev), ("test", self.test)):
+            if count := sum(pair.source in known for pair in part):
+                seen.append(f"{count:,} of {len(part):,} {name} texts ({count / len(part):.1%})")
+        return [f"{' and '.join(seen)} stand in the training part: scores say less of new texts."] if seen else []
+
     def digest(self) -> str:
         """Hash all pairs, so that a run can tell whether its data changed."""
         state = hashlib.sha256()

@@ -128,7 +128,7 @@ class InstructTask(VocabularyTask):
             raise DataError("the model knows no token that ends a text", where=config.init or "tokenizer")
         self.config, self.corpus, self.vocabulary, self._model = config, corpus, vocabulary, model
         self.data_notes = corpus.notes
-        self.notes: list[str] = []
+        self.notes = corpus.warnings()
         self.train, self.kept = self._fitting(corpus.train, "training")
         self.dev, _ = self._fitting(corpus.dev, "development")
         self.order = Order([np.array([len(ids) - 1 for ids, _ in self.train])], config.batch_tokens, seed)

@@ -133,7 +133,7 @@ class LabelledTask(Task):
         self.languages: tuple[int, int] | None = None
         self.num_languages, self.seed = 0, seed
         self.criterion: Callable[..., Loss] = goal.loss
-        self.notes: list[str] = []
+        self.notes = corpus.warnings()
         self.train = self._rows(corpus.train, "training")
         self.dev, self.test_rows = self._rows(corpus.dev, "development"), self._rows(corpus.test, "test")
         self.other_rows = {name: self._rows(pairs, f"{name} test") for name, pairs in corpus.others.items()}

@@ -101,7 +101,7 @@ class TaggedTask(Task):
         self, config: TaggedConfig, corpus: Corpus, tokenizer: TextPairs, encoder: Callable[[], Bert], seed: int
     ) -> None:
         self.config, self.corpus, self.tokenizer, self._encoder = config, corpus, tokenizer, encoder
-        self.data_notes, self.notes = corpus.notes, []  # type: ignore[var-annotated]
+        self.data_notes, self.notes = corpus.notes, corpus.warnings()
         self.criterion: Callable[..., Loss] = cross_entropy
         self.words = {part: _words(pairs) for part, pairs in self._parts().items()}
         self.tags = {part: _tags(pairs, self.words[part]) for part, pairs in self._parts().items()}

@@ -120,7 +120,8 @@ class TranslateTask(VocabularyTask):
             "development pairs over {} tokens left out": len(corpus.dev) - len(dev_kept),
             "test sources over {} tokens: they count as empty outputs": int((test.source_lengths > limit).sum()),
         }
-        self.notes = [f"{count:,} {what.format(limit)}." for what, count in counts.items() if count]
+        self.notes = corpus.warnings()
+        self.notes += [f"{count:,} {what.format(limit)}." for what, count in counts.items() if count]
         self.unit = "token"
         self.monitor: str = config.evaluation.monitor
         self.data_notes, self.lengths = corpus.notes, config.evaluation.lengths
