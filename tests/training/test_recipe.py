@@ -9,8 +9,7 @@ from regard.training import recipe
 def test_every_recipe_that_ships_is_whole(name: str) -> None:
     values = recipe.read(name)
     values = values if "data" in values else recipe.with_data(values, "pairs.tsv")
-    # What an instruction model goes on from is the user's to name.
-    resolved = recipe.resolve(values, ["init=folder"] if name == "instruct" else ())
+    resolved = recipe.resolve(values)
     assert recipe.resolve(resolved.as_mapping()) == resolved
 
 
