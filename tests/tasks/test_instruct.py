@@ -109,9 +109,10 @@ def test_a_prompt_is_answered_wherever_there_is_room_for_one_token_however_long_
 
 def test_what_is_gone_on_from_has_to_be_named(tmp_path: Path) -> None:
     values = recipe.with_data(recipe.read("instruct"), str(write(tmp_path)))
+    unnamed, named = (recipe.resolve(values, sets, "instruct").settings for sets in ([], ["model.family=gpt"]))
     with pytest.raises(ConfigError, match=r"no model to go on from; give --set init=FOLDER; or, .* model\.family=gpt"):
-        recipe.resolve(values, [], "instruct")
-    assert recipe.resolve(values, ["model.family=gpt"], "instruct").settings.model == {"family": "gpt"}
+        InstructTask.prepare(unnamed, 1, tmp_path, True)
+    assert InstructTask.prepare(named, 1, tmp_path, True).config.model == {"family": "gpt"}
     with pytest.raises(DataError, match=r"^nix: no such folder or file$"):
         make_task(tmp_path, init="nix")
 

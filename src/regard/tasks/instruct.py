@@ -69,11 +69,8 @@ class InstructConfig:
         """Refuse numbers out of range, and a template without a place for the prompt.
 
         Raises:
-            ConfigError: A number is out of its range, the template has no place, or several, or no model is named.
+            ConfigError: A number is out of its range, or the template has no place, or several.
         """
-        if not self.init and not self.model:
-            mend = "give --set init=FOLDER; or, to start from nothing, say with what: --set model.family=gpt"
-            raise ConfigError("no model to go on from", mend=mend)
         most = self.data.max_tokens
         check_counts(batch_tokens=self.batch_tokens, max_answers=self.max_answers, data__max_tokens=most)
         if self.template.count(PLACE) != 1:
@@ -147,8 +144,11 @@ class InstructTask(VocabularyTask):
             The task.
 
         Raises:
-            ConfigError: The model reads fewer tokens than asked for.
+            ConfigError: No model is named, or it reads fewer tokens than asked for.
         """
+        if not config.init and not config.model:
+            mend = "give --set init=FOLDER; or, to start from nothing, say with what: --set model.family=gpt"
+            raise ConfigError("no model to go on from", mend=mend)
         corpus = read_corpus(config.data, seed, labelled=True)
         most = config.data.max_tokens
         if config.init:
