@@ -64,10 +64,7 @@ def train(
     from regard.settings import set_value
     from regard.training import recipe, run
 
-    values = recipe.read(recipe_name or task)
-    if values.get("task") != task:
-        raise UsageError(f"the recipe is for the task {values.get('task')!r}", where=recipe_name)
-    values = recipe.with_data(values, None if data is None else str(data))
+    values = recipe.with_data(recipe.read_for(task, recipe_name), None if data is None else str(data))
 
     def change(own: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in (settings or {}).items():

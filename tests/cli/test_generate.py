@@ -113,6 +113,7 @@ def test_writing_goes_on_beyond_the_context(book: Path, cli: Cli) -> None:
         (["--speculate", "2", "--beam", "2"], ("speculating with beam 2", "speculate with beam 1")),
         (["--tokens", "80"], ("80 tokens to write", "the context is 32", "ask for fewer")),
         (["--no-sample", "--top-k", "3"], ("--top-k without --sample",)),
+        (["--tokens", "-1"], ("--tokens is -1; give 0 to 100,000",)),
         (["--stream", "--json"], ("--stream with --json",)),
         (["--batch", "0"], ("--batch is 0",)),
         (["--compile", "--speculate", "2"], ("--compile with --speculate", "leave one out")),

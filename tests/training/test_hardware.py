@@ -70,3 +70,10 @@ def test_compiling_without_a_compiler_is_refused(
     (tmp_path / "mine").chmod(0o755)
     monkeypatch.setenv("CXX", "mine")
     hardware.check_compiler(torch.device("cpu"))
+
+
+def test_only_devices_that_are_there_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for is_there, mend in ((False, "give auto or cpu"), (True, "give auto, cpu or cuda")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda is_there=is_there: is_there)
+        with pytest.raises(UsageError, match=f"^no device 'toaster' here; {mend}$"):
+            hardware.choose("toaster")

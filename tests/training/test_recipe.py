@@ -1,7 +1,10 @@
 """Recipes: what ships, and what a user's data change."""
 
+from pathlib import Path
+
 import pytest
 
+from regard.errors import UsageError
 from regard.training import recipe
 
 
@@ -24,3 +27,14 @@ def test_a_users_data_come_without_the_recipes_other_parts() -> None:
     values = {"task": "translate", "data": {"train": "a", "dev": "b", "extra": ["c"], "repeat": 3, "max_tokens": 9}}
     data = recipe.resolve(recipe.with_data(values, "mine.tsv")).settings.data
     assert (data.train, data.dev, data.extra, data.repeat, data.max_tokens) == ("mine.tsv", None, (), 1, 9)
+
+
+def test_a_recipe_of_another_task_or_of_none_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text("batch_tokens: 100\n")
+    with pytest.raises(UsageError, match=r"own\.yaml: the recipe names no task; write task: lm$"):
+        recipe.read_for("lm", str(path))
+    path.write_text("task: mlm\n")
+    with pytest.raises(UsageError, match=r"own\.yaml: the recipe is for the task 'mlm'$"):
+        recipe.read_for("lm", str(path))
+    assert recipe.read_for("mlm", str(path)) == {"task": "mlm"}

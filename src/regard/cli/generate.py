@@ -90,9 +90,12 @@ def generate(
     if stream and (json or batch > 1 or (beam or 1) > 1):
         raise UsageError("--stream with --json, a batch or beams", mend="leave one out")
     from regard import api
+    from regard.decoding.options import MAX_EXTRA_TOKENS
     from regard.tasks.generator import Generation, Generator
     from regard.tasks.images.generator import ImageGenerator
 
+    if tokens is not None and not 0 <= tokens <= MAX_EXTRA_TOKENS:
+        raise UsageError(f"--tokens is {tokens}", mend=f"give 0 to {MAX_EXTRA_TOKENS:,}")
     loaded = api.load_for_use(check_model_path(model), device)
     if isinstance(loaded, ImageGenerator):
         if given := [f"--{name}" for name, value in texts.items() if value is not None]:

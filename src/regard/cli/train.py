@@ -74,10 +74,7 @@ def train(
         raise UsageError(what, mend=f"choose from {', '.join(TASKS)}")
     if out is None:
         raise UsageError("no folder for the run", mend="give --out runs/NAME")
-    values = recipes.read(recipe or task)
-    if values.get("task") != task:
-        raise UsageError(f"the recipe is for the task {values.get('task')!r}", where=str(recipe))
-    values = recipes.with_data(values, data, dev, test, source, target)
+    values = recipes.with_data(recipes.read_for(task, recipe), data, dev, test, source, target)
     resolved = recipes.resolve(values, set_ or [], recipe or task)
     from regard.training import run
 

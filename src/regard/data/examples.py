@@ -101,7 +101,7 @@ def over_cap(where: str, text_cap_bytes: int) -> DataError:
     Returns:
         The error, to be raised.
     """
-    return DataError(f"longer than {text_cap_bytes:,} bytes", where=where, mend="split the text or raise the cap")
+    return DataError(f"longer than {text_cap_bytes:,} bytes", where=where, mend="split the text")
 
 
 def find_column(names: Sequence[str], wanted: str, *, where: str) -> int:

@@ -234,7 +234,11 @@ def read_images(
         first = first or (rows, columns)
         if size is None and (rows, columns) != first:
             what = f"{rows} × {columns} pixels (rows × columns), and the first picture has {first[0]} × {first[1]}"
-            raise DataError(what, where=pictures.where(index), mend="give a size that all are brought to")
+            raise DataError(
+                what,
+                where=pictures.where(index),
+                mend="give a size that all are brought to: --set 'data.size=[64, 64]'",
+            )
     assert first is not None, "every reader refuses to give no picture"
     planes = channels or (1 if is_grey else 3)
     return Images(pictures, np.arange(len(pictures)), first, planes, fit, pictures.labels, resample, share)

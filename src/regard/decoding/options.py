@@ -9,6 +9,7 @@ from regard.errors import UsageError
 
 MAX_BEAMS = 1024
 MAX_AHEAD = 64
+MAX_EXTRA_TOKENS = 100_000
 
 
 @dataclass(frozen=True)
@@ -69,9 +70,9 @@ class DecodeOptions:
             (0 <= self.length_penalty <= 10, f"length_penalty is {self.length_penalty}", "give a number from 0 to 10"),
             (0 <= self.length_offset <= 1000, f"length_offset is {self.length_offset}", "give a number from 0 to 1000"),
             (
-                0 <= self.max_extra_tokens <= 100_000,
+                0 <= self.max_extra_tokens <= MAX_EXTRA_TOKENS,
                 f"max_extra_tokens is {self.max_extra_tokens}",
-                "give 0 to 100,000",
+                f"give 0 to {MAX_EXTRA_TOKENS:,}",
             ),
             (
                 0 < self.temperature < math.inf,
@@ -79,7 +80,7 @@ class DecodeOptions:
                 "give a number above 0; for the best token leave sampling off",
             ),
             (self.top_k >= 0, f"top_k is {self.top_k}", "give a count, or 0 for all"),
-            (0 < self.top_p <= 1, f"top_p is {self.top_p}", "give a probability above 0"),
+            (0 < self.top_p <= 1, f"top_p is {self.top_p}", "give a probability above 0, at most 1"),
             (0 <= self.min_p <= 1, f"min_p is {self.min_p}", "give a share from 0 to 1"),
             (
                 0 < self.repetition_penalty < math.inf,

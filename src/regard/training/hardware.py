@@ -47,7 +47,8 @@ def choose(name: str) -> torch.device:
         if device.type == "meta":
             raise RuntimeError("it holds no numbers")
     except (RuntimeError, AssertionError) as error:
-        raise UsageError(f"no device {name!r} here", mend="give auto, cpu or cuda") from error
+        mend = "give auto, cpu or cuda" if torch.cuda.is_available() else "give auto or cpu"
+        raise UsageError(f"no device {name!r} here", mend=mend) from error
     return device
 
 

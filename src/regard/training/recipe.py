@@ -101,6 +101,27 @@ def read(name: str) -> dict[str, Any]:
     return settings.read_yaml(text, f"recipe {name}")
 
 
+def read_for(task: str, name: str | None) -> dict[str, Any]:
+    """Read the recipe of a task.
+
+    Args:
+        task: What is to be trained for.
+        name: As :func:`read` takes it; None for the task's default.
+
+    Returns:
+        Its mapping.
+
+    Raises:
+        UsageError: It is for another task, or says of none.
+    """
+    values = read(name or task)
+    if "task" not in values:
+        raise UsageError("the recipe names no task", where=name, mend=f"write task: {task}")
+    if values["task"] != task:
+        raise UsageError(f"the recipe is for the task {values['task']!r}", where=name)
+    return values
+
+
 def with_data(
     values: Mapping[str, Any],
     train: str | None,
