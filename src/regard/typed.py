@@ -54,7 +54,7 @@ def check_texts(texts: Iterable[Any], where: str, in_parts: bool = False) -> lis
         UsageError: They are no list, or one of them is no text.
     """
     if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
-        shown = f"{str(texts)[:40]!r}" if isinstance(texts, str) else type(texts).__name__
+        shown = f"{texts[:40]!r}" if isinstance(texts, str) else type(texts).__name__
         raise UsageError(f"{shown} is no list", where=where, mend="give a list of texts: [text]")
     listed = list(texts)
     for number, text in enumerate(listed, 1):
