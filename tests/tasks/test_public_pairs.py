@@ -3,6 +3,7 @@
 import json
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import regard
 from regard.data import pieces
 from regard.data.pieces import Pieces
 from regard.errors import ContextError, DataError, FormatError, RegardError, ResourceError, UsageError
+from regard.models.public import read_folder, write_folder
 from regard.tasks import folder
 
 TEXTS = [
@@ -75,13 +77,45 @@ def test_translations_are_theirs(beam: int, public: Path) -> None:
     for text, output in zip(texts, ours, strict=True):
         rows = tokenizer([text], return_tensors="pt")
         most = rows.input_ids.shape[1] + translator.options.max_extra_tokens
-        early = beam > 1
-        out = model.generate(**rows, max_new_tokens=most, early_stopping=early, forced_eos_token_id=None)[0]
+        out = model.generate(**rows, max_new_tokens=most, forced_eos_token_id=None)[0]
         if beam == 1 or len(out) < most:
             kept = [token for token in out.tolist()[1:] if token != translator.tokenizer.target.end_id]
             assert output == translator.tokenizer.target.decode(kept)
     assert len(set(ours)) > 3
     assert translator.translate([""]) == [""]
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize(("beam", "power"), [(2, 1.0), (4, 2.0)])
+def test_a_beam_search_is_over_when_theirs_is(beam: int, power: float, public: Path) -> None:
+    config = json.loads((public / "config.json").read_text())
+    ids = {key: config[key] for key in ("pad_token_id", "decoder_start_token_id", "eos_token_id")}
+    _, ours, _ = read_folder(public)
+    found: dict[Any, list[list[int]]] = {False: [], True: [], "never": []}
+    for seed in range(2):
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            for parameter in ours.parameters():
+                parameter.copy_(0.25 * torch.randn_like(parameter)) if parameter.dim() > 1 else None
+            ours.output.bias[0] = 1.0
+        write_folder(public, "transformer", ours, ids)
+        for early, outputs in found.items():
+            how = {"num_beams": beam, "length_penalty": power, "early_stopping": early}
+            change(public, "generation_config.json", **(how if early else {**how, "early_stopping": None}))
+            tokenizer, model = theirs_of(public)
+            translator = regard.load(public)
+            options = replace(translator.options, max_extra_tokens=5)
+            texts = SENTENCES[::4]
+            for text, (output, *_) in zip(texts, translator.hypotheses(texts, options), strict=True):
+                rows = tokenizer([text], return_tensors="pt")
+                most = rows.input_ids.shape[1] + options.max_extra_tokens + 1
+                wanted = model.generate(**rows, max_new_tokens=most, forced_eos_token_id=None)[0].tolist()[1:]
+                # At the limit ours gives what is there before the last token, theirs one token more.
+                if len(wanted) < most and output.ended:
+                    assert [*output.token_ids, 0] == wanted
+                outputs.append([*output.token_ids, *[0] * output.ended])
+    assert found[True] != found[False]
+    assert sum(one[-1] == 0 for one in found[False]) > 6
 
 
 def test_what_the_folder_says_is_followed(public: Path) -> None:
@@ -202,6 +236,7 @@ BAD = {
         "forced_bos_token_id is 7: outputs begin with it",
     ),
     "far words": (spoil("generation_config.json", bad_words_ids=[[10**6]]), "names a token beyond"),
+    "early": (spoil("generation_config.json", early_stopping="maybe"), "early_stopping is maybe"),
     "beams": (spoil("generation_config.json", num_beams=10**6), "beam is 1000000"),
     "penalty": (spoil("generation_config.json", length_penalty="x"), "length_penalty is -1.0"),
 }

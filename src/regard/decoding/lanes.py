@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from regard.decoding.options import DecodeOptions
+
 
 @dataclass(frozen=True)
 class Hypothesis:
@@ -48,6 +50,27 @@ class Lane:
     done: list[Hypothesis] = field(default_factory=list)
     proposed: int = 0
     accepted: int = 0
+
+    def is_done(self, live: list[float], options: DecodeOptions) -> bool:
+        """Say whether nothing that is still going enters the results.
+
+        Args:
+            live: Log-probabilities of the prefixes that go on by one token, the best first.
+            options: How outputs are chosen.
+
+        Returns:
+            Whether the search is over.
+        """
+        stops_full = options.early_stopping == "full"
+        if not live or (stops_full and len(self.done) >= options.beam):
+            return True
+        results = options.n_best if stops_full else options.beam
+        if len(self.done) < results:
+            return False
+        # A log-probability only falls; the penalty that helps it most is that of the longest output.
+        length = len(self.tokens[0]) + 1 if options.early_stopping == "current" else self.limit + 1
+        reachable = live[0] / penalty(length, options.length_penalty, options.length_offset)
+        return sorted((h.score for h in self.done), reverse=True)[results - 1] >= reachable
 
 
 @dataclass

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from regard.errors import UsageError
 
 MAX_BEAMS = 1024
 MAX_AHEAD = 64
 MAX_EXTRA_TOKENS = 100_000
+EarlyStopping = Literal["full", "current", "longest"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,12 @@ class DecodeOptions:
         banned: Tokens that are never chosen, by number: those of public models that no training ever reached.
         speculate: Tokens that are proposed ahead and read in one pass with the newest one; 0 for none. What is written
             stays the same.
+        early_stopping: When a beam search leaves a source: ``full`` as soon as as many outputs have ended as there are
+            beams; else better ones take the places of the worst, until no prefix would beat the worst of them, were it
+            to end at its present length (``current``), or at the limit (``longest``).
+
+    Source:
+        Of ``early_stopping`` transformers' beam search, which has True, False and "never" for it.
     """
 
     beam: int = 1
@@ -53,6 +61,7 @@ class DecodeOptions:
     length_offset: float = 5.0
     banned: tuple[int, ...] = ()
     speculate: int = 0
+    early_stopping: EarlyStopping = "full"
 
     def __post_init__(self) -> None:
         """Refuse what cannot be done.
@@ -91,6 +100,11 @@ class DecodeOptions:
             (not (self.sample and self.beam > 1), f"sampling with beam {self.beam}", "sample with beam 1"),
             (0 <= self.speculate <= MAX_AHEAD, f"speculate is {self.speculate}", f"give 0 to {MAX_AHEAD}"),
             (not (self.speculate and self.beam > 1), f"speculating with beam {self.beam}", "speculate with beam 1"),
+            (
+                self.early_stopping in get_args(EarlyStopping),
+                f"early_stopping is {self.early_stopping!r}",
+                f"choose from {', '.join(get_args(EarlyStopping))}",
+            ),
             (0 <= self.seed < 2**63, f"seed is {self.seed}", "give 0 to 2^63 - 1"),
             (
                 all(type(token) is int and token >= 0 for token in self.banned),

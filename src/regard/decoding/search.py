@@ -48,9 +48,9 @@ def decode(
     """Decode sources.
 
     Beam search keeps, for each source, the K best prefixes by log-probability. A prefix that ends among the K best
-    continuations is set aside; a source is done when K are, or when no prefix can still beat the worst of them, or at
-    its limit, where the prefixes are given as they are, with ``ended`` False. K = 1 is greedy; a K that holds every
-    prefix is exhaustive search.
+    continuations is set aside; a source is done when K are, or when no prefix can still beat the worst of them, see
+    ``early_stopping`` of the options; or at its limit, where the prefixes are given as they are, with ``ended`` False.
+    K = 1 is greedy; a K that holds every prefix is exhaustive search.
 
     Args:
         model: What decodes; in evaluation mode.
@@ -355,11 +355,11 @@ class _Search:
             stopped = length < lane.limit and self._stops(lane, tokens, token)
             if token in self.end_ids or stopped:
                 ended_here.add(parent)
-                if rank < beam and len(lane.done) < beam:
+                if rank < beam and (len(lane.done) < beam or self.options.early_stopping != "full"):
                     self._finish(lane, [*tokens, token] if stopped else tokens, logprob, True)
             elif len(going) < beam:
                 going.append((token, parent, logprob))
-        if self._is_done(lane, [logprob for _, _, logprob in going]):
+        if lane.is_done([logprob for _, _, logprob in going], self.options):
             return []
         if length == lane.limit:
             self._cut(lane, ended_here)
@@ -430,17 +430,8 @@ class _Search:
     def _finish(self, lane: Lane, tokens: list[int], logprob: float, ended: bool) -> None:
         score = logprob / penalty(len(tokens) + 1, self.options.length_penalty, self.options.length_offset)
         lane.done.append(Hypothesis(list(tokens), logprob, score, ended, lane.proposed, lane.accepted))
-
-    def _is_done(self, lane: Lane, live: list[float]) -> bool:
-        """Whether nothing that is still going can enter the results."""
-        if not live or len(lane.done) >= self.options.beam:
-            return True
-        if len(lane.done) < self.options.n_best:
-            return False
-        # A log-probability only falls; the penalty that helps it most is that of the longest output.
-        reachable = live[0] / penalty(lane.limit + 1, self.options.length_penalty, self.options.length_offset)
-        worst = sorted((h.score for h in lane.done), reverse=True)[self.options.n_best - 1]
-        return worst >= reachable
+        if len(lane.done) > self.options.beam:
+            lane.done.remove(min(lane.done, key=lambda h: h.score))
 
     def _cut(self, lane: Lane, ended: set[int]) -> None:
         """Stop at the limit, and say so: give prefixes as they are where too few outputs ended by themselves."""

@@ -32,6 +32,7 @@ from regard.tasks.filler import Filler
 from regard.tasks.generator import Generator
 from regard.tasks.images.public import sees
 from regard.tasks.public_pairs import load_public, translates
+from regard.tasks.public_search import EARLY
 from regard.tasks.public_text import framed
 from regard.tasks.sentences import POOLING_FOLDER, read_modules
 from regard.tasks.translator import Translator
@@ -245,6 +246,8 @@ def _write_public(new: Path, family: str, translator: Translator) -> list[str]:
         "num_beams": options.beam,
         "length_penalty": options.length_penalty,
     }
+    if options.beam > 1:  # without beams it is none of their settings
+        generation["early_stopping"] = next(own for own, ours in EARLY.items() if ours == options.early_stopping)
     if options.banned:
         generation["bad_words_ids"] = [[token] for token in options.banned]
     if options.repetition_penalty != 1.0:

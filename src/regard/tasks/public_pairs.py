@@ -94,6 +94,7 @@ def _options(search: PublicSearch) -> DecodeOptions:
             length_offset=0.0,
             banned=search.banned,
             repetition_penalty=search.penalty,
+            early_stopping=search.early_stopping,
         )
     except UsageError as error:  # what an option would be wrong with, a file is
         raise FormatError(error.what, where=where, mend=error.mend) from error

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from regard.decoding.options import EarlyStopping
 from regard.errors import FormatError
 from regard.files import read_config
 from regard.tasks.plain import KEPT_CONFIG
 
+# When a beam search is over, in their words and ours.
+EARLY: dict[bool | str, EarlyStopping] = {True: "full", False: "current", "never": "longest"}
 # Settings that change what comes out and are not done here, with all values that change nothing. What only makes an
 # output end at a limit, as forced_eos_token_id, is not among them; nor is what a search costs.
 _LEFT_OUT: dict[str, tuple[Any, ...]] = {
@@ -46,6 +49,7 @@ class PublicSearch:
         banned: Tokens that are never chosen.
         penalty: Divides the scores of tokens that were there before.
         stop: Texts that end an output.
+        early_stopping: When a beam search is over.
     """
 
     values: Mapping[str, Any]
@@ -53,6 +57,7 @@ class PublicSearch:
     banned: tuple[int, ...]
     penalty: float
     stop: tuple[str, ...]
+    early_stopping: EarlyStopping
 
     def notes(self, more: Mapping[str, tuple[Any, ...]] | None = None) -> list[str]:
         """Name what is asked for and not done here, in one line.
@@ -101,7 +106,10 @@ def read_search(folder: Path, vocab_size: int) -> PublicSearch:
     stop = (stop,) if isinstance(stop, str) else stop
     if not isinstance(stop, Sequence) or not all(isinstance(one, str) and one for one in stop):
         raise FormatError("stop_strings is no list of texts", where=where)
-    return PublicSearch(values, where, banned, float(penalty), tuple(stop))
+    early = values.get("early_stopping", False)
+    if type(early) not in (bool, str) or early not in EARLY:
+        raise FormatError(f"early_stopping is {str(early)[:40]}", where=where, mend="write true, false or never")
+    return PublicSearch(values, where, banned, float(penalty), tuple(stop), EARLY[early])
 
 
 def _are_tokens(given: Any) -> bool:

@@ -90,7 +90,8 @@ def load_generator(path: str | Path, device: torch.device | None = None) -> tupl
         start_id, notes = _start(source, inner)
         search = read_search(source, most)
         # Sampling, beams and lengths are their user's to choose, by options.
-        options = replace(options, banned=search.banned, repetition_penalty=search.penalty, stop=search.stop)
+        how = {"banned": search.banned, "repetition_penalty": search.penalty, "stop": search.stop}
+        options = replace(options, **how, early_stopping=search.early_stopping)
     vocabulary = PublicVocabulary(inner, start_id, _ids(settings, "eos_token_id", most))
     limit = built.max_tokens or max(options.max_extra_tokens, 1)
     return Generator(built.float(), vocabulary, options, limit, device), [*warnings, *notes, *search.notes()]
