@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from public_encoder import WORDS, tokenizer, write_encoder
-from tokenizers import Tokenizer, processors
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 import regard
 from regard.errors import CheckpointError, ContextError, DataError, FormatError, UsageError
@@ -117,6 +118,35 @@ def test_a_prompt_that_is_not_put_before_texts_is_told(public: Path) -> None:
     write_json(public / "config_sentence_transformers.json", {"default_prompt_name": "query"})
     with pytest.warns(UserWarning, match="the prompt 'query' is not put before texts"):
         regard.load(public)
+
+
+CASES: list[tuple[dict[str, Any], str]] = [
+    ({"do_lower_case": False}, "do_lower_case true, strip_accents true"),
+    ({"do_lower_case": True, "strip_accents": False}, "counts: strip_accents true"),
+    ({"strip_accents": True}, ""),
+    ({"do_lower_case": True, "strip_accents": None}, ""),
+]
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize(("how", "told"), CASES)
+def test_a_tokenizer_config_that_says_otherwise_is_told(how: dict[str, Any], told: str, public: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "É", "é", "E", "e", "a"]
+    made = Tokenizer(models.WordPiece({word: n for n, word in enumerate(words)}, unk_token="[UNK]"))
+    made.normalizer = normalizers.BertNormalizer(lowercase=True)
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    made.add_special_tokens(words[:5])
+    made.save(str(public / "tokenizer.json"))
+    write_json(public / "tokenizer_config.json", {"tokenizer_class": "BertTokenizer", **how})
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        (one,) = regard.load(public).encode(["É a"])
+    lines = [str(one.message) for one in heard if "tokenizer.json counts" in str(one.message)]
+    assert (told in lines[0]) if told else not lines
+    theirs = transformers.AutoTokenizer.from_pretrained(public)("É a").input_ids
+    assert (one.ids == theirs) == (not told)
 
 
 def test_a_text_without_a_token_has_no_direction(public: Path) -> None:

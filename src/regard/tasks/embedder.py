@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import torch
 from tokenizers import Encoding, Tokenizer
+from tokenizers.normalizers import BertNormalizer
 
 from regard.attention import Segments
 from regard.data.batching import like_lengths
 from regard.data.spiece import has_spiece, read_spiece
 from regard.data.tokenizer import read_library
 from regard.errors import ContextError, FormatError
-from regard.files import reading
+from regard.files import read_config, reading
 from regard.layers.pooling import Pooling, check_pooling, pool
 from regard.models.bert import Bert
 from regard.models.public import read_folder
@@ -151,7 +152,8 @@ def load_embedder(path: str | Path, device: torch.device | None = None) -> tuple
         tokenizer = read_tokenizer(folder, model.config.vocab_size)
         told = read_sentences(folder)
     how = told.pooling, told.normalize, told.max_tokens
-    return Embedder(model.float(), tokenizer, *how, device, told.lower), [*warnings, *told.notes]
+    notes = [*warnings, *tokenizer_notes(folder, tokenizer), *told.notes]
+    return Embedder(model.float(), tokenizer, *how, device, told.lower), notes
 
 
 def read_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
@@ -177,3 +179,31 @@ def read_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
         sizes = f"{most} tokens of the tokenizer, {vocab_size} of the model"
         raise FormatError(sizes, where=str(folder), mend="give a folder whose files belong together")
     return tokenizer
+
+
+def tokenizer_notes(folder: Path, tokenizer: Tokenizer) -> list[str]:
+    """Say where tokenizer_config.json wants letters to be made otherwise than tokenizer.json, which counts here.
+
+    Args:
+        folder: A public folder.
+        tokenizer: What its tokenizer.json holds.
+
+    Returns:
+        A line, or none.
+    """
+    file, does = folder / "tokenizer_config.json", tokenizer.normalizer
+    if not file.is_file() or not isinstance(does, BertNormalizer):
+        return []
+    values = read_config(file)
+    lower, accents = values.get("do_lower_case", does.lowercase), values.get("strip_accents", does.strip_accents)
+    # Where nothing is said of accents, they go where letters are made small.
+    has = {"do_lower_case": does.lowercase, "strip_accents": _or(does.strip_accents, does.lowercase)}
+    wants = {"do_lower_case": lower, "strip_accents": _or(accents, lower)}
+    if not (others := [name for name, value in wants.items() if value != has[name]]):
+        return []
+    said = ", ".join(f"{name} {str(has[name]).lower()}" for name in others)
+    return [f"{file}: says otherwise, but tokenizer.json counts: {said}; transformers' BERT goes by the former"]
+
+
+def _or(given: object, otherwise: object) -> object:
+    return otherwise if given is None else given

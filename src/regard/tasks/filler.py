@@ -20,7 +20,7 @@ from regard.errors import ContextError, DataError, FormatError, UsageError
 from regard.files import read_config, reading
 from regard.models.interface import MaskFiller
 from regard.models.public import describe, read_folder
-from regard.tasks.embedder import read_tokenizer
+from regard.tasks.embedder import read_tokenizer, tokenizer_notes
 from regard.tasks.translator import evaluating
 from regard.typed import check_texts
 
@@ -361,6 +361,7 @@ def load_filler(path: str | Path, device: torch.device | None = None) -> tuple[F
             mend = "give a model with its head for masked tokens"
             raise FormatError(f"this {family} fills in no masks", where=str(folder), mend=mend)
         inner = read_tokenizer(folder, model.config.vocab_size)
+        warnings = [*warnings, *tokenizer_notes(folder, inner)]
         settings = [read_config(folder / name) for name in _SETTINGS if (folder / name).is_file()]
     given = [values.get("mask_token") for values in settings]
     named = [one.get("content") if isinstance(one, dict) else one for one in given]
