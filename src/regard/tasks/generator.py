@@ -106,8 +106,7 @@ class Vocabulary(Protocol):
 
 def begun(tokenizer: Vocabulary, text: str) -> list[int]:
     """Turn the beginning of a text into tokens, the start before it: once, where the text spells it itself."""
-    ids = tokenizer.encode(text)
-    start_id = tokenizer.start_id
+    start_id, ids = tokenizer.start_id, tokenizer.encode(text)
     return ids if start_id is None or ids[:1] == [start_id] else [start_id, *ids]
 
 
