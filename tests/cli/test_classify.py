@@ -70,7 +70,7 @@ def test_bad_input_is_one_line(mood: Path, trained, cli: Cli) -> None:
         (
             [mood],
             "a\n" * 300 + "a b c d e f g a b c d\n",
-            3,
+            2,
             ("standard input, line 301: 13 tokens; the model reads 10", "--truncate"),
         ),
         ([mood, "--batch", "0"], "a\n", 2, ("--batch is 0",)),

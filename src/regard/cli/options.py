@@ -192,7 +192,8 @@ def answers(
         The answers.
 
     Raises:
-        DataError: A line is too long for the model, or has not what it needs.
+        ContextError: A line is too long for the model.
+        DataError: A line has not what it needs.
     """
     try:
         yield from list(answer(texts, first))
@@ -204,7 +205,7 @@ def answers(
             yield from list(answer([text], place))
         except (ContextError, DataError) as error:
             where = f"standard input, line {place + 1}"
-            raise DataError(error.what, where=where, mend=mend or error.mend) from error
+            raise type(error)(error.what, where=where, mend=mend or error.mend) from error
 
 
 def leaving_blank(answer: Callable[[list[str]], Iterable[T]]) -> Callable[[Sequence[str], int], list[T | None]]:
