@@ -13,11 +13,12 @@ from public_encoder import write_encoder
 import regard
 from regard.attention import Segments
 from regard.data import read_pairs, split_pairs
+from regard.data.examples import Pair
 from regard.errors import ConfigError, ContextError, DataError
 from regard.models.public import read_folder
 from regard.tasks.baselines import BagOfWords
 from regard.tasks.encoders import LabelTokenizerConfig
-from regard.tasks.labelled import LabelledConfig, LabelledTask
+from regard.tasks.labelled import LabelledConfig, LabelledTask, evaluate
 from regard.tasks.labeller import Classes, Labeller, Numbers
 from regard.tasks.published import LabelData, read_labelled
 from regard.training import recipe, run
@@ -130,6 +131,19 @@ def test_scores_are_of_numbers_with_all_their_digits(tmp_path: Path, monkeypatch
     evaluated = task.test(task.product(model, device))
     assert evaluated.measures["spearman"].value == pytest.approx(1)
     assert len({*evaluated.outputs}) < 3
+
+
+@pytest.mark.parametrize("goals", [Classes, Numbers])
+def test_labelled_texts_are_scored_as_the_test_part_is(goals: type, tmp_path: Path) -> None:
+    table = rows() if goals is Classes else [(text, str(len(text))) for text, _ in rows()]
+    task = make_task(tmp_path, goals, table, max_tokens=7)
+    torch.manual_seed(3)
+    product = task.product(task.build(), torch.device("cpu"))
+    assert max(len(ids) for ids, _ in task.test_rows) == 7, "some are cut"
+    assert evaluate(product, task.corpus.test) == task.test(product).measures
+    if goals is Numbers:
+        with pytest.raises(DataError, match=r"line 4: 'many' is no number"):
+            evaluate(product, [*task.corpus.test, Pair("a film", "many", 4)])
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
